@@ -1,0 +1,35 @@
+find_package(Threads REQUIRED)
+find_package(nlohmann_json 3.10 REQUIRED)
+find_package(spdlog 1.9 REQUIRED)
+find_package(CLI11 2.1 REQUIRED)
+
+# SQLite is linked statically: the process that loads the hook has Python's own sqlite3 with, possibly, another
+# SQLite, and two copies of one shared library's symbols would be resolved to whichever was loaded first.
+find_path(SQLITE3_INCLUDE_DIR sqlite3.h REQUIRED)
+find_library(SQLITE3_STATIC_LIBRARY NAMES libsqlite3.a REQUIRED)
+add_library(trendprobe_sqlite3 INTERFACE)
+target_include_directories(trendprobe_sqlite3 SYSTEM INTERFACE ${SQLITE3_INCLUDE_DIR})
+target_link_libraries(trendprobe_sqlite3 INTERFACE ${SQLITE3_STATIC_LIBRARY} Threads::Threads ${CMAKE_DL_LIBS} m)
+target_link_options(trendprobe_sqlite3 INTERFACE -Wl,--exclude-libs,ALL)
+
+if(TRENDPROBE_BUILD_TESTS)
+  find_package(GTest 1.11 REQUIRED)
+endif()
+if(TRENDPROBE_BUILD_PYTHON)
+  find_package(Python 3.9 REQUIRED COMPONENTS Interpreter Development.Module)
+  execute_process(COMMAND ${Python_EXECUTABLE} -m pybind11 --cmakedir
+    OUTPUT_VARIABLE TRENDPROBE_PYBIND11_DIR OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET)
+  find_package(pybind11 2.10 REQUIRED CONFIG HINTS ${TRENDPROBE_PYBIND11_DIR})
+  if(NOT TRENDPROBE_WITH_TORCH STREQUAL "OFF")
+    execute_process(COMMAND ${Python_EXECUTABLE} -c "import torch; print(torch.utils.cmake_prefix_path)"
+      OUTPUT_VARIABLE TRENDPROBE_TORCH_PREFIX OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET)
+    if(TRENDPROBE_TORCH_PREFIX)
+      list(APPEND CMAKE_PREFIX_PATH ${TRENDPROBE_TORCH_PREFIX})
+      find_package(Torch QUIET)
+    endif()
+    if(NOT Torch_FOUND AND TRENDPROBE_WITH_TORCH STREQUAL "ON")
+      message(FATAL_ERROR "TRENDPROBE_WITH_TORCH=ON, but ${Python_EXECUTABLE} can't import torch")
+    endif()
+  endif()
+  message(STATUS "TrendProbe: libtorch extension ${Torch_FOUND} (Torch_DIR ${Torch_DIR})")
+endif()

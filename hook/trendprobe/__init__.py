@@ -1,0 +1,1 @@
+"""TrendProbe: streams msProbe's tensor statistics into SQLite shards."""

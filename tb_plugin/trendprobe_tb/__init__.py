@@ -1,0 +1,1 @@
+"""TensorBoard plugin that shows TrendProbe's and msProbe's trend databases."""
