@@ -1,5 +1,5 @@
-// What went wrong with the input, counted and kept: it is printed at the end, stored in trendprobe_issues, and decides the
-// exit code. Readers report here and go on. Thread-safe.
+// What went wrong with the input, counted and kept: it is printed at the end, stored in
+// trendprobe_issues, and decides the exit code. Readers report here and go on. Thread-safe.
 #pragma once
 
 #include <cstddef>
@@ -45,7 +45,8 @@ class Diagnostics {
     report({Severity::kNotice, std::move(path), {}, std::move(what), {}});
   }
 
-  /// All issues, sorted by path, location and text, so that they do not depend on the order of threads.
+  /// All issues, sorted by path, location and text, so that they do not depend on the order of
+  /// threads.
   std::vector<Issue> issues() const;
   /// True if anything was repaired or skipped.
   bool has_losses() const;

@@ -18,8 +18,8 @@ struct MergeOptions {
   unsigned jobs = 1;
   /// False: the step axis is the training step.
   bool micro_steps = true;
-  /// Numbering and filling of msProbe's data2db, faults included (the sources number; the merger keeps the first of two
-  /// rows with one key, and writes global_stats and tags as msProbe does).
+  /// Numbering and filling of msProbe's data2db, faults included (the sources number; the merger
+  /// keeps the first of two rows with one key, and writes global_stats and tags as msProbe does).
   bool as_msprobe = false;
   bool write_rows = true;
   bool write_tiles = true;
@@ -55,9 +55,10 @@ struct MergeSummary {
   std::vector<NonFiniteFinding> first_nonfinite;
 };
 
-/// Writes `database` from the sources (all of one kind), beside it first, then fsync and rename: on any failure an existing
-/// database stays as it is. Returns no summary (records == 0, nothing written) when the sources hold no record.
-/// Throws SqliteError or std::filesystem::filesystem_error when the output can't be written.
+/// Writes `database` from the sources (all of one kind), beside it first, then fsync and rename: on
+/// any failure an existing database stays as it is. Returns no summary (records == 0, nothing
+/// written) when the sources hold no record. Throws SqliteError or
+/// std::filesystem::filesystem_error when the output can't be written.
 MergeSummary merge(std::vector<std::unique_ptr<RecordSource>> sources,
                    const std::filesystem::path& database, const MergeOptions& options,
                    Diagnostics& diagnostics);

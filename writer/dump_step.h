@@ -1,7 +1,8 @@
 // One process's dump data of one training step, as msProbe collects it, and how it becomes records.
 //
-// The hook fills a DumpStep while the step runs; the offline parser fills one from dump.json and construct.json. Everything
-// after that – metric, target name, micro-step, call index – is decided here, once, for both.
+// The hook fills a DumpStep while the step runs; the offline parser fills one from dump.json and
+// construct.json. Everything after that – metric, target name, micro-step, call index – is decided
+// here, once, for both.
 #pragma once
 
 #include <array>
@@ -18,17 +19,20 @@ namespace trendprobe {
 /// Statistics of dump metrics, in the order in which msProbe's trend database has them.
 inline constexpr std::array<std::string_view, 4> kDumpStatistics = {"norm", "max", "min", "mean"};
 
-/// Metrics of dump data, in the order of msProbe's metric ids. The enumerator is the index into dump_metrics().
+/// Metrics of dump data, in the order of msProbe's metric ids. The enumerator is the index into
+/// dump_metrics().
 enum class DumpMetric : std::uint8_t { kForward, kBackward, kRecompute, kParametersGrad };
 const std::vector<Metric>& dump_metrics();
 
 /// One tensor of a dump entry.
 struct DumpTensor {
-  /// What follows the module's name in the target's name: ".input.0", ".input.scale", ".output.1.0", ".parameters.weight", ".weight".
+  /// What follows the module's name in the target's name: ".input.0", ".input.scale",
+  /// ".output.1.0", ".parameters.weight", ".weight".
   std::string_view suffix;
   /// In the order of kDumpStatistics; kMissing where msProbe has none.
   std::array<double, 4> statistics;
-  /// msProbe's data2db reads it: a supported type and dtype, directly in input_args, output, input, parameters or parameters_grad.
+  /// msProbe's data2db reads it: a supported type and dtype, directly in input_args, output, input,
+  /// parameters or parameters_grad.
   bool read_by_msprobe = false;
 };
 
@@ -49,14 +53,16 @@ struct ConstructNode {
   std::optional<std::int32_t> megatron_micro_step;
 };
 
-/// All of one training step of one process. Views borrow from whoever fills it (a mapped file, the recorder's arena).
+/// All of one training step of one process. Views borrow from whoever fills it (a mapped file, the
+/// recorder's arena).
 struct DumpStep {
   /// In flush order.
   std::vector<DumpEntry> entries;
   std::vector<DumpTensor> tensors;
   /// In file order.
   std::vector<ConstructNode> construct;
-  /// False where there is no construct.json (extra_info false) or it holds nothing (level L1): micro-steps can't be told apart.
+  /// False where there is no construct.json (extra_info false) or it holds nothing (level L1):
+  /// micro-steps can't be told apart.
   bool has_construct = false;
 };
 
@@ -64,18 +70,21 @@ struct DumpStep {
 using NameMapping = std::vector<std::pair<std::string, std::string>>;
 
 struct NumberingOptions {
-  /// False: every record of a training step is in micro-step 0 and calls keep msProbe's numbers (`--micro_step false`).
+  /// False: every record of a training step is in micro-step 0 and calls keep msProbe's numbers
+  /// (`--micro_step false`).
   bool micro_steps = true;
   /// Number exactly as msProbe's data2db does, faults included.
   bool as_msprobe = false;
   NameMapping mapping;
 };
 
-/// The number of micro-steps of a step, from construct.json alone (its `construct` filled, entries may be empty). At least 1.
+/// The number of micro-steps of a step, from construct.json alone (its `construct` filled, entries
+/// may be empty). At least 1.
 std::int32_t count_micro_steps(const DumpStep& step, const NumberingOptions& options);
 
-/// Turns a step into blocks: one a (micro-step, metric) that has records, micro-steps ascending, metrics in the order of
-/// dump_metrics(), records in flush order. Metric indices are those of dump_metrics(); targets are interned in `targets`.
+/// Turns a step into blocks: one a (micro-step, metric) that has records, micro-steps ascending,
+/// metrics in the order of dump_metrics(), records in flush order. Metric indices are those of
+/// dump_metrics(); targets are interned in `targets`.
 std::vector<RecordBlock> number_dump_step(const DumpStep& step, std::int64_t training_step,
                                           const NumberingOptions& options, TargetTable& targets);
 

@@ -1,4 +1,5 @@
-// What every source of records yields and every format stores: targets, metrics, and blocks of records.
+// What every source of records yields and every format stores: targets, metrics, and blocks of
+// records.
 //
 // Plain values without invariants of their own; copyable, not synchronised.
 #pragma once
@@ -39,7 +40,8 @@ struct Metric {
   bool operator==(const Metric&) const = default;
 };
 
-/// The records of one (training step, micro-step, metric) of one process, in the order in which they were collected.
+/// The records of one (training step, micro-step, metric) of one process, in the order in which
+/// they were collected.
 struct RecordBlock {
   std::int64_t training_step = 0;
   std::int32_t micro_step = 0;
@@ -51,8 +53,9 @@ struct RecordBlock {
   std::vector<double> values;
 };
 
-/// Interns targets: gives each distinct target a dense index from 0 in the order of first appearance.
-/// Not synchronised; references and indices stay valid while the table lives. Movable, not copyable.
+/// Interns targets: gives each distinct target a dense index from 0 in the order of first
+/// appearance. Not synchronised; references and indices stay valid while the table lives. Movable,
+/// not copyable.
 class TargetTable {
  public:
   TargetTable() = default;

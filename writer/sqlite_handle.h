@@ -1,5 +1,6 @@
-// Every call into the SQLite library goes through the three types here: one connection, one prepared statement, one
-// transaction, each owning its handle. Errors are thrown as SqliteError with the file, SQLite's extended code and errno.
+// Every call into the SQLite library goes through the three types here: one connection, one
+// prepared statement, one transaction, each owning its handle. Errors are thrown as SqliteError
+// with the file, SQLite's extended code and errno.
 //
 // A Database and its statements belong to one thread at a time.
 #pragma once
@@ -17,7 +18,8 @@ struct sqlite3_stmt;
 
 namespace trendprobe {
 
-/// Thrown for every failed SQLite call. what() names the file, what was tried, SQLite's message and errno's text.
+/// Thrown for every failed SQLite call. what() names the file, what was tried, SQLite's message and
+/// errno's text.
 class SqliteError : public std::runtime_error {
  public:
   SqliteError(const std::string& what, int extended_code, int system_errno)
@@ -36,14 +38,16 @@ class SqliteError : public std::runtime_error {
 
 enum class OpenMode {
   kReadOnly,
-  /// The file must not exist: it is created, with mode 0640 less the umask, never through a symbolic link.
+  /// The file must not exist: it is created, with mode 0640 less the umask, never through a
+  /// symbolic link.
   kCreateNew,
   kReadWrite,
 };
 
 struct OpenOptions {
   OpenMode mode = OpenMode::kReadOnly;
-  /// Neither locks nor shared memory (VFS unix-none, exclusive locking mode): for files with one writer by construction.
+  /// Neither locks nor shared memory (VFS unix-none, exclusive locking mode): for files with one
+  /// writer by construction.
   bool without_locks = false;
   /// The file is known not to change while it is open: no locks, no look at a journal.
   bool immutable = false;
@@ -53,7 +57,8 @@ struct OpenOptions {
 
 class Statement;
 
-/// One connection. Move-only; closes on destruction (errors there are ignored: call close() to see them).
+/// One connection. Move-only; closes on destruction (errors there are ignored: call close() to see
+/// them).
 class Database {
  public:
   Database() = default;
@@ -74,7 +79,8 @@ class Database {
   const std::filesystem::path& path() const { return path_; }
   sqlite3* handle() const { return handle_.get(); }
 
-  /// Throws SqliteError for the connection's last failed call. `doing` completes "… failed while <doing>".
+  /// Throws SqliteError for the connection's last failed call. `doing` completes "… failed while
+  /// <doing>".
   [[noreturn]] void fail(std::string_view doing) const;
 
  private:
@@ -85,8 +91,8 @@ class Database {
   std::filesystem::path path_;
 };
 
-/// One prepared statement, reused by reset(). Borrows its Database, which must outlive it (moves of the Database included).
-/// Parameters and columns count from 0.
+/// One prepared statement, reused by reset(). Borrows its Database, which must outlive it (moves of
+/// the Database included). Parameters and columns count from 0.
 class Statement {
  public:
   Statement() = default;

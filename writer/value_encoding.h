@@ -1,7 +1,8 @@
 // How one statistic's value is held in shards and tiles: docs/format.md, "Values".
 //
-// "Missing" (not measured, not collected) is a quiet NaN with a payload that survives conversion between float and
-// double, so NaN, missing, +inf and -inf all fit in the number itself. Always ask is_missing(); never compare values.
+// "Missing" (not measured, not collected) is a quiet NaN with a payload that survives conversion
+// between float and double, so NaN, missing, +inf and -inf all fit in the number itself. Always ask
+// is_missing(); never compare values.
 #pragma once
 
 #include <bit>
@@ -21,7 +22,8 @@ inline bool is_missing(double value) {
   return std::bit_cast<std::uint64_t>(value) == kMissingFloat64Bits;
 }
 
-/// The value with every NaN but the missing value replaced by the plain one, as both formats require.
+/// The value with every NaN but the missing value replaced by the plain one, as both formats
+/// require.
 inline double canonical(double value) {
   return std::isnan(value) && !is_missing(value) ? std::numeric_limits<double>::quiet_NaN() : value;
 }
@@ -37,7 +39,8 @@ inline double from_float32(float value) {
                                                                     : static_cast<double>(value);
 }
 
-/// True if float32 holds the value with no more loss than its own rounding (docs/format.md, "Values").
+/// True if float32 holds the value with no more loss than its own rounding (docs/format.md,
+/// "Values").
 inline bool fits_float32(double value) {
   if (!std::isfinite(value)) return true;
   const double magnitude = std::fabs(value);
