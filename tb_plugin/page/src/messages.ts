@@ -1,0 +1,86 @@
+// Every text that the user reads.
+
+import type { Dimension } from "./api";
+
+const english = {
+  dimension: { step: "Step", rank: "Rank", target: "Module Name" } satisfies Record<Dimension, string>,
+  axis: { step: "step", rank: "rank", target: "module" } satisfies Record<Dimension, string>,
+  axisTitle: {
+    step: "step",
+    stepDetailed: "global step  (below: training step / micro-step)",
+    rank: "rank",
+    target: "module, in network order",
+  },
+  database: "Database",
+  metric: "Metric",
+  statistic: "Statistic",
+  viewBy: "View by",
+  value: { step: "Step", rank: "Rank", target: "Module" } satisfies Record<Dimension, string>,
+  previous: "Previous (←)",
+  next: "Next (→)",
+  play: "Play",
+  pause: "Pause",
+  search: "Search",
+  noMatch: "Nothing matches.",
+  matches: (count: string) => `${count} match`,
+  targets: (count: string) => `${count} modules`,
+  color: "Color",
+  scale: "Scale",
+  scaleKind: { auto: "Automatic", linear: "Linear", log: "Logarithmic", symlog: "Symmetric log" },
+  range: "Range",
+  rangeKind: { robust: "1st to 99th percentile", full: "Minimum to maximum" },
+  palette: "Palette",
+  paletteKind: { safe: "Color-blind safe", rainbow: "Blue → red" },
+  state: { missing: "no data", notANumber: "NaN", plusInfinity: "+infinity", minusInfinity: "−infinity" },
+  stateHelp: {
+    missing: "Nothing was collected here",
+    notANumber: "Not a number",
+    plusInfinity: "Positive infinity",
+    minusInfinity: "Negative infinity",
+  },
+  jump: "Show the first",
+  legend: "Cells in this map",
+  finite: "numbers",
+  cut: (text: string) => `${text} or beyond: msProbe cut it here`,
+  fit: "Whole map",
+  zoomIn: "Zoom in",
+  zoomOut: "Zoom out",
+  mapHelp:
+    "Click a cell to add its line. Wheel: zoom (on an axis: that axis alone). Drag: move. Shift and drag: zoom to a box.",
+  mapLabel: (title: string) =>
+    `Heat map: ${title}. Arrow keys move the cell cursor, Enter adds the cell's line, + and − zoom, 0 shows the whole map.`,
+  lineTitle: {
+    step: "Lines over steps",
+    rank: "Lines over ranks",
+    target: "Lines over modules",
+  } satisfies Record<Dimension, string>,
+  noLines: {
+    step: "Click a cell in the map to see its value over all steps. Each further click adds a line.",
+    rank: "Click a cell in the map to see its value over all ranks. Each further click adds a line.",
+    target: "Click a cell in the map to see its value over all modules. Each further click adds a line.",
+  } satisfies Record<Dimension, string>,
+  clear: "Clear all",
+  undo: "Undo clear",
+  logY: "Log y",
+  removeLine: (name: string) => `Remove the line ${name}`,
+  toggleLine: (name: string) => `Show or hide the line ${name}`,
+  noSuchLine: "not in this metric",
+  loading: "Loading…",
+  loadingSlow:
+    "Still loading. Databases made by msProbe have no index for this view; `trendprobe merge` makes fast ones.",
+  scanning: "Still looking for trend databases below the log directory…",
+  noDatabases: "No trend database below the log directory",
+  noDatabasesHelp:
+    "Files named *.trend.db in any subdirectory are shown here. Make one with `trendprobe merge --data DIR --db LOGDIR`, then press TensorBoard's reload button.",
+  noMetrics: "This database holds no values",
+  noMetricsHelp: "It may come from a run that collected no statistics. Choose another database.",
+  failed: "This can't be shown",
+  retry: "Try again",
+  files: (count: number) => `${count} ${count === 1 ? "database" : "databases"}`,
+  notes: "Left out while searching",
+  resizeSidebar: "Width of the controls",
+  resizeChart: "Height of the chart",
+  madeByMsprobe: "made by msProbe",
+};
+
+export const text = english;
