@@ -1,3 +1,4 @@
+# shellcheck shell=bash disable=SC2034  # sourced: its variables are for the callers
 # Prepares a Debian 12 machine for the scripts beside this one, which source it. Asks for nothing; does nothing that is
 # done already, so that a prepared machine needs no network and loses no time.
 #

@@ -14,6 +14,7 @@ import contextlib
 import hashlib
 import os
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -125,7 +126,7 @@ class PlantedFaults:
 
     def _plant_spike(self, _module: nn.Module, _inputs: object, output: Tensor) -> None:
         if self.spike and output.requires_grad:
-            output.register_hook(lambda gradient: gradient * SPIKE_FACTOR)
+            output.register_hook(lambda gradient: gradient * SPIKE_FACTOR)  # type: ignore[no-untyped-call]
 
 
 class ByteBatches:
@@ -172,7 +173,7 @@ def train(arguments: argparse.Namespace, rank: int, world_size: int) -> None:
     seed_all(arguments.seed)
     gpt = Gpt()
     faults = PlantedFaults(gpt)
-    model = DistributedDataParallel(gpt) if world_size > 1 else gpt
+    model: Any = DistributedDataParallel(gpt) if world_size > 1 else gpt
     optimizer = torch.optim.AdamW(gpt.parameters(), lr=1e-3, fused=True)
     batches = ByteBatches(arguments.seed, rank)
 
@@ -186,13 +187,13 @@ def train(arguments: argparse.Namespace, rank: int, world_size: int) -> None:
         for step in range(arguments.steps):
             if debugger:
                 debugger.start(model)
-            losses = []
+            losses: list[float] = []
             for micro_batch in range(arguments.micro_batches):
                 faults.nan = (step, rank, micro_batch) == (arguments.nan_step, arguments.nan_rank, 0)
                 faults.spike = (step, rank) == (arguments.spike_step, arguments.spike_rank)
                 tokens, targets = batches.draw()
-                accumulating = micro_batch < arguments.micro_batches - 1
-                with model.no_sync() if world_size > 1 and accumulating else contextlib.nullcontext():
+                last = micro_batch == arguments.micro_batches - 1
+                with contextlib.nullcontext() if last or world_size == 1 else model.no_sync():
                     logits = model(tokens)
                     loss = functional.cross_entropy(logits.flatten(0, 1), targets.flatten())
                     (loss / arguments.micro_batches).backward()
