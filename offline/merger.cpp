@@ -361,7 +361,11 @@ class Merger {
     result.nonfinite_values = writer_->nonfinite_values();
     result.global_steps = axis_.steps().size();
     result.training_steps = axis_.training_steps();
+    result.first_training_step = axis_.steps().front().training_step;
+    result.last_training_step = axis_.steps().back().training_step;
     result.ranks = ranks_.size();
+    result.first_rank = ranks_.front().rank;
+    result.last_rank = ranks_.back().rank;
     std::set<std::string_view> modules;
     std::set<std::string_view> names;
     for (const TrendWriter::MetricTargets& metric : writer_->metric_targets()) {

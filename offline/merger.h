@@ -47,7 +47,11 @@ struct MergeSummary {
   std::uint64_t nonfinite_values = 0;
   std::size_t global_steps = 0;
   std::size_t training_steps = 0;
+  std::int64_t first_training_step = 0;
+  std::int64_t last_training_step = 0;
   std::size_t ranks = 0;
+  std::int32_t first_rank = 0;
+  std::int32_t last_rank = 0;
   /// Distinct modules (target names without their last tensor part) and distinct targets.
   std::size_t modules = 0;
   std::size_t targets = 0;

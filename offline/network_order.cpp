@@ -194,20 +194,23 @@ std::vector<std::uint32_t> NetworkOrder::order() const {
     std::vector<std::pair<std::uint64_t, std::uint32_t>> edges(lists->edges.begin(),
                                                                lists->edges.end());
     std::sort(edges.begin(), edges.end());
+    std::vector<std::uint32_t> addition = topological_order(lists->modules, edges, modules_.size());
+    // Along the order so far or against it? Told by the modules that both have.
     std::int64_t agreement = 0;
-    for (const auto& [edge, weight] : edges) {
-      const std::int64_t before = position[before_of(edge)];
-      const std::int64_t after = position[after_of(edge)];
-      if (before >= 0 && after >= 0) agreement += before < after ? weight : -std::int64_t{weight};
+    std::int64_t last = -1;
+    for (const std::uint32_t module : addition) {
+      if (position[module] < 0) continue;
+      if (last >= 0) agreement += last < position[module] ? 1 : -1;
+      last = position[module];
     }
     if (agreement < 0 || (agreement == 0 && lists->usually_backward)) {
       for (auto& [edge, weight] : edges) {
         edge = std::uint64_t{after_of(edge)} << 32 | before_of(edge);
       }
       std::sort(edges.begin(), edges.end());
+      addition = topological_order(lists->modules, edges, modules_.size());
     }
-    insert_missing(modules, topological_order(lists->modules, edges, modules_.size()),
-                   modules_.size());
+    insert_missing(modules, addition, modules_.size());
   }
 
   std::vector<std::uint32_t> module_position(modules_.size(), 0);
