@@ -1,0 +1,357 @@
+#include "offline/dump_parser.h"
+
+#include <array>
+#include <cmath>
+#include <limits>
+#include <optional>
+#include <system_error>
+
+#include "offline/json_cursor.h"
+#include "writer/dump_name.h"
+#include "writer/value_encoding.h"
+
+namespace trendprobe {
+namespace {
+
+constexpr std::size_t kMaxValueDepth = 32;
+
+bool is_tensor_type(std::string_view type) {
+  return type == "torch.Tensor" || type == "mindspore.Tensor" || type == "mindtorch.Tensor";
+}
+
+/// The dtypes that msProbe's data2db reads.
+bool is_trend_dtype(std::string_view dtype) {
+  return dtype == "torch.float32" || dtype == "torch.bfloat16" || dtype == "torch.float16" ||
+         dtype == "Float32" || dtype == "BFloat16" || dtype == "Float16";
+}
+
+/// Index into kDumpStatistics, or -1.
+int statistic_of(std::string_view key) {
+  if (key == "Norm") return 0;
+  if (key == "Max") return 1;
+  if (key == "Min") return 2;
+  if (key == "Mean") return 3;
+  return -1;
+}
+
+/// What a string in place of a number means: Python's float() of it, if any.
+double number_in_text(std::string_view text) {
+  std::string copy(text);
+  char* end = nullptr;
+  const double value = std::strtod(copy.c_str(), &end);
+  if (end == copy.c_str()) return kMissing;
+  while (*end == ' ' || *end == '\t' || *end == '\n' || *end == '\r') ++end;
+  return *end == '\0' ? value : kMissing;
+}
+
+double statistic_value(JsonCursor& json) {
+  switch (json.kind()) {
+    case JsonCursor::Kind::kNumber:
+      return canonical(json.number());
+    case JsonCursor::Kind::kString:
+      return canonical(number_in_text(json.string()));
+    case JsonCursor::Kind::kTrue:
+      json.skip();
+      return 1;
+    case JsonCursor::Kind::kFalse:
+      json.skip();
+      return 0;
+    default:
+      json.skip();
+      return kMissing;
+  }
+}
+
+std::string byte_location(std::size_t byte) { return "byte " + std::to_string(byte); }
+
+}  // namespace
+
+/// Reads the value of one key of "data".
+class DumpParser::EntryReader {
+ public:
+  EntryReader(DumpParser& parser, JsonCursor& json, std::string_view name)
+      : parser_(parser), json_(json), direction_(parse_dump_name(name).direction) {}
+
+  bool is_recompute() const { return is_recompute_; }
+
+  void read() {
+    json_.object([this](std::string_view key) {
+      if (direction_ == DumpDirection::kParametersGrad) {
+        suffix_.assign(".").append(key);
+        read_parameter();
+        return;
+      }
+      if (key == "is_recompute") {
+        is_recompute_ = json_.kind() == JsonCursor::Kind::kTrue;
+        json_.skip();
+        return;
+      }
+      const bool forward = direction_ == DumpDirection::kForward;
+      const bool backward = direction_ == DumpDirection::kBackward;
+      if (key == "parameters") {
+        suffix_ = ".parameters";
+        read_parameters(forward);
+        return;
+      }
+      const bool inputs = key == "input_args" || key == "input_kwargs" || key == "input";
+      suffix_.assign(inputs ? std::string_view(".input") : ".").append(inputs ? "" : key);
+      read_list((forward && (key == "input_args" || key == "output")) ||
+                (backward && (key == "input" || key == "output")));
+    });
+  }
+
+ private:
+  /// {name: tensor}, in older versions {name: [tensor]}.
+  void read_parameters(bool read_by_msprobe) {
+    if (json_.kind() != JsonCursor::Kind::kObject) {
+      read_value(false, 0);
+      return;
+    }
+    const std::size_t size = suffix_.size();
+    json_.object([&](std::string_view name) {
+      suffix_.resize(size);
+      suffix_.append(".").append(name);
+      read_parameter(read_by_msprobe);
+    });
+  }
+
+  void read_parameter(bool read_by_msprobe = true) {
+    if (json_.kind() != JsonCursor::Kind::kArray) {
+      read_value(read_by_msprobe, 0);
+      return;
+    }
+    const std::size_t size = suffix_.size();
+    json_.array([&](std::size_t index) {
+      suffix_.resize(size);
+      if (index > 0) suffix_.append(".").append(std::to_string(index));
+      read_value(read_by_msprobe && index == 0, 0);
+    });
+  }
+
+  void read_list(bool read_by_msprobe) {
+    if (json_.kind() != JsonCursor::Kind::kArray) {
+      read_value(false, 0);
+      return;
+    }
+    read_elements(read_by_msprobe, 0);
+  }
+
+  void read_elements(bool read_by_msprobe, std::size_t depth) {
+    const std::size_t size = suffix_.size();
+    json_.array([&](std::size_t index) {
+      suffix_.resize(size);
+      suffix_.append(".").append(std::to_string(index));
+      read_value(read_by_msprobe, depth);
+    });
+    suffix_.resize(size);
+  }
+
+  /// A tensor, another typed value, or a list or object of values.
+  void read_value(bool read_by_msprobe, std::size_t depth) {
+    const JsonCursor::Kind kind = json_.kind();
+    if (depth > kMaxValueDepth ||
+        (kind != JsonCursor::Kind::kArray && kind != JsonCursor::Kind::kObject)) {
+      json_.skip();
+      return;
+    }
+    if (kind == JsonCursor::Kind::kArray) {
+      read_elements(false, depth + 1);
+      return;
+    }
+    std::string_view type;
+    std::string_view dtype;
+    std::array<double, 4> statistics = {kMissing, kMissing, kMissing, kMissing};
+    const std::size_t size = suffix_.size();
+    json_.object([&](std::string_view key) {
+      const JsonCursor::Kind member = json_.kind();
+      const bool nested = member == JsonCursor::Kind::kArray || member == JsonCursor::Kind::kObject;
+      if (const int statistic = statistic_of(key); statistic >= 0 && !nested) {
+        statistics[static_cast<std::size_t>(statistic)] = statistic_value(json_);
+      } else if (key == "type" && member == JsonCursor::Kind::kString) {
+        type = json_.string();
+      } else if (key == "dtype" && member == JsonCursor::Kind::kString) {
+        dtype = json_.string();
+      } else if (nested && !is_tensor_type(type)) {
+        suffix_.append(".").append(key);
+        read_value(false, depth + 1);
+        suffix_.resize(size);
+      } else {
+        json_.skip();
+      }
+    });
+    if (!is_tensor_type(type)) return;
+    parser_.step_.tensors.push_back(
+        {parser_.keep_suffix(suffix_), statistics, read_by_msprobe && is_trend_dtype(dtype)});
+  }
+
+  DumpParser& parser_;
+  JsonCursor& json_;
+  DumpDirection direction_;
+  bool is_recompute_ = false;
+  std::string suffix_;
+};
+
+bool DumpParser::load(const std::filesystem::path& path, FileContents& contents) {
+  try {
+    contents = FileContents(path);
+  } catch (const std::system_error& error) {
+    diagnostics_.report({Severity::kSkipped,
+                         path.string(),
+                         {},
+                         "can't be read: " + error.code().message(),
+                         "nothing of this file"});
+    return false;
+  }
+  if (contents.text().empty()) {
+    diagnostics_.report(
+        {Severity::kSkipped, path.string(), {}, "is empty (0 bytes)", "nothing of this file"});
+    return false;
+  }
+  return true;
+}
+
+std::string_view DumpParser::keep_suffix(std::string_view suffix) {
+  const auto found = suffixes_.find(suffix);
+  return found != suffixes_.end() ? *found : *suffixes_.emplace(suffix).first;
+}
+
+void DumpParser::parse_construct(const std::filesystem::path& path) {
+  if (!load(path, construct_)) return;
+  JsonCursor json(construct_.text(), unescaped_);
+  std::size_t damaged = 0;
+  try {
+    json.object([&](std::string_view name) {
+      if (name == "megatron_micro_step_number") {
+        json.skip();
+        return;
+      }
+      ConstructNode node;
+      node.name = name;
+      bool valid = true;
+      const auto read_parent = [&] {
+        if (json.kind() == JsonCursor::Kind::kString) {
+          node.parent = json.string();
+        } else {
+          valid = valid && json.kind() == JsonCursor::Kind::kNull;
+          json.skip();
+        }
+      };
+      if (json.kind() == JsonCursor::Kind::kArray) {
+        json.array([&](std::size_t index) {
+          if (index == 0) {
+            read_parent();
+          } else if (index == 1 && json.kind() == JsonCursor::Kind::kNumber) {
+            const double counter = json.number();
+            if (counter >= 0 && counter <= std::numeric_limits<std::int32_t>::max() &&
+                counter == std::floor(counter)) {
+              node.megatron_micro_step = static_cast<std::int32_t>(counter);
+            } else {
+              valid = false;
+            }
+          } else {
+            valid = valid && index == 1 && json.kind() == JsonCursor::Kind::kNull;
+            json.skip();
+          }
+        });
+      } else {
+        read_parent();
+      }
+      if (valid) {
+        step_.construct.push_back(node);
+      } else {
+        ++damaged;
+      }
+    });
+    json.finish();
+  } catch (const JsonError& error) {
+    diagnostics_.report(
+        {Severity::kRepaired, path.string(), byte_location(error.byte()), error.what(),
+         "the first " + std::to_string(step_.construct.size()) +
+             " nodes; modules behind them have no parent, so micro-steps may be wrong"});
+  }
+  if (damaged > 0) {
+    diagnostics_.report({Severity::kRepaired,
+                         path.string(),
+                         {},
+                         std::to_string(damaged) + " nodes have a parent that is no name",
+                         "the other " + std::to_string(step_.construct.size()) + " nodes"});
+  }
+  step_.has_construct = !step_.construct.empty();
+}
+
+void DumpParser::parse_dump(const std::filesystem::path& path) {
+  if (!load(path, dump_)) return;
+  JsonCursor json(dump_.text(), unescaped_);
+  const std::string file = path.string();
+  const auto skipped = [&](std::string location, std::string what, std::string kept) {
+    diagnostics_.report(
+        {Severity::kSkipped, file, std::move(location), std::move(what), std::move(kept)});
+  };
+  bool has_data = false;
+  bool in_data = false;
+  try {
+    json.object([&](std::string_view section) {
+      if (section == "level" && json.kind() == JsonCursor::Kind::kString) {
+        level_ = json.string();
+        return;
+      }
+      if (section != "data") {
+        json.skip();
+        return;
+      }
+      has_data = true;
+      if (json.kind() != JsonCursor::Kind::kObject) {
+        skipped(byte_location(json.byte()), "\"data\" is no object", "nothing of this file");
+        json.skip();
+        return;
+      }
+      in_data = true;
+      json.object([&](std::string_view name) {
+        const std::size_t start = json.byte();
+        if (json.kind() != JsonCursor::Kind::kObject) {
+          skipped(byte_location(start), "the value of \"" + std::string(name) + "\" is no object",
+                  "the other entries");
+          json.skip();
+          return;
+        }
+        DumpEntry entry;
+        entry.name = name;
+        entry.first_tensor = static_cast<std::uint32_t>(step_.tensors.size());
+        EntryReader reader(*this, json, name);
+        try {
+          reader.read();
+        } catch (const JsonError&) {
+          step_.tensors.resize(entry.first_tensor);  // half an entry is none
+          throw;
+        }
+        entry.is_recompute = reader.is_recompute();
+        entry.tensor_count = static_cast<std::uint32_t>(step_.tensors.size()) - entry.first_tensor;
+        if (entry.tensor_count > 0 && parse_dump_name(name).direction == DumpDirection::kNone) {
+          skipped(byte_location(start),
+                  "\"" + std::string(name) +
+                      "\" is no name of dump data (no .forward, .backward or .parameters_grad)",
+                  "the other entries");
+          return;
+        }
+        step_.entries.push_back(entry);
+      });
+      in_data = false;
+    });
+    json.finish();
+  } catch (const JsonError& error) {
+    if (has_data) {
+      diagnostics_.report({Severity::kRepaired, file, byte_location(error.byte()), error.what(),
+                           in_data ? "the first " + std::to_string(step_.entries.size()) +
+                                         " entries, which are complete"
+                                   : "all " + std::to_string(step_.entries.size()) + " entries"});
+    } else {
+      skipped(byte_location(error.byte()), error.what(), "nothing of this file");
+    }
+    return;
+  }
+  if (!has_data) {
+    skipped({}, "has no \"data\": it is no dump of msProbe", "nothing of this file");
+  }
+}
+
+}  // namespace trendprobe

@@ -1,0 +1,271 @@
+#include "offline/dump_source.h"
+
+#include <algorithm>
+#include <atomic>
+#include <charconv>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <system_error>
+#include <thread>
+#include <utility>
+
+#include "offline/dump_parser.h"
+
+namespace trendprobe {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// The number in a directory's name such as step12; none for other names.
+std::optional<std::int64_t> number_after(std::string_view prefix, std::string_view name) {
+  if (!name.starts_with(prefix)) return std::nullopt;
+  name.remove_prefix(prefix.size());
+  if (name.empty() || name.front() == '-') return std::nullopt;
+  std::int64_t value = 0;
+  const auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), value);
+  if (error != std::errc() || end != name.data() + name.size()) return std::nullopt;
+  return value;
+}
+
+/// The directory's entries, sorted by name; nothing, after a report, if it can't be read.
+std::vector<fs::path> sorted_entries(const fs::path& directory, Diagnostics& diagnostics) {
+  std::vector<fs::path> entries;
+  std::error_code error;
+  for (fs::directory_iterator it(directory, error), end; !error && it != end; it.increment(error)) {
+    entries.push_back(it->path());
+  }
+  if (error) {
+    diagnostics.report({Severity::kSkipped,
+                        directory.string(),
+                        {},
+                        "can't be read: " + error.message(),
+                        "what was listed before"});
+  }
+  std::sort(entries.begin(), entries.end());
+  return entries;
+}
+
+bool is_listable(const fs::path& path) {
+  std::error_code error;
+  return fs::is_directory(path, error);
+}
+
+std::uint64_t size_of(const fs::path& path) {
+  std::error_code error;
+  const std::uintmax_t size = fs::file_size(path, error);
+  return error ? 0 : size;
+}
+
+/// One rank<R> or proc<PID> directory of one step.
+struct ProcessDirectory {
+  std::int64_t step = 0;
+  std::optional<std::int64_t> rank;
+  std::int64_t pid = 0;
+  fs::path path;
+};
+
+class DumpSource : public RecordSource {
+ public:
+  DumpSource(fs::path directory, NumberingOptions options)
+      : directory_(std::move(directory)), options_(std::move(options)) {}
+
+  RecordKind kind() const override { return RecordKind::kDump; }
+  std::string_view format() const override { return "dump"; }
+
+  std::vector<ReadUnit> scan(Diagnostics& diagnostics, unsigned jobs) override {
+    find_directories(diagnostics);
+    assign_ranks(diagnostics);
+    std::vector<std::int32_t> micro_steps(directories_.size(), 1);
+    if (options_.micro_steps) {
+      std::atomic<std::size_t> next = 0;
+      const auto count = [&] {
+        // The reader reports what is wrong with construct.json; here it would be said twice.
+        for (std::size_t i = next++; i < directories_.size(); i = next++) {
+          Diagnostics ignored;
+          DumpParser parser(ignored);
+          if (const fs::path construct = directories_[i].path / "construct.json";
+              size_of(construct) > 0) {
+            parser.parse_construct(construct);
+          }
+          micro_steps[i] = count_micro_steps(parser.step(), options_);
+        }
+      };
+      std::vector<std::jthread> threads;
+      const std::size_t extra = std::min<std::size_t>(jobs, directories_.size());
+      for (std::size_t i = 1; i < extra; ++i) threads.emplace_back(count);
+      count();
+    }
+    std::vector<ReadUnit> units;
+    for (std::size_t i = 0; i < directories_.size(); ++i) {
+      const ProcessDirectory& found = directories_[i];
+      ReadUnit unit;
+      unit.rank = static_cast<std::int32_t>(*found.rank);
+      unit.steps = {{found.step, micro_steps[i]}};
+      unit.id = i;
+      unit.bytes = size_of(found.path / "dump.json") + size_of(found.path / "construct.json");
+      unit.path = found.path.string();
+      units.push_back(std::move(unit));
+    }
+    return units;
+  }
+
+  UnitRecords read(const ReadUnit& unit, Diagnostics& diagnostics) const override {
+    const fs::path& path = directories_[unit.id].path;
+    DumpParser parser(diagnostics);
+    const fs::path construct = path / "construct.json";
+    std::error_code error;
+    const bool has_construct = fs::exists(construct, error);
+    // With --micro_step false msProbe does not look at it.
+    if (has_construct && (options_.micro_steps || !options_.as_msprobe)) {
+      parser.parse_construct(construct);
+    }
+    parser.parse_dump(path / "dump.json");
+    if (options_.micro_steps && !parser.step().entries.empty()) {
+      if (parser.level() == "L1") {
+        diagnostics.notice(unit.path,
+                           "level L1 has no module tree: the micro-steps of a training step can't "
+                           "be told apart");
+      } else if (!has_construct) {
+        diagnostics.notice(unit.path,
+                           "has no construct.json: the micro-steps of its training step can't be "
+                           "told apart");
+      }
+    }
+    UnitRecords records;
+    records.metrics = dump_metrics();
+    records.blocks =
+        number_dump_step(parser.step(), unit.steps.front().first, options_, records.targets);
+    return records;
+  }
+
+ private:
+  void find_directories(Diagnostics& diagnostics) {
+    for (const fs::path& step_path : sorted_entries(directory_, diagnostics)) {
+      const std::string step_name = step_path.filename();
+      if (!step_name.starts_with("step") || !is_listable(step_path)) continue;
+      const std::optional<std::int64_t> step = number_after("step", step_name);
+      if (!step) {
+        diagnostics.report({Severity::kSkipped,
+                            step_path.string(),
+                            {},
+                            "its name is not \"step\" and a number",
+                            "nothing of it"});
+        continue;
+      }
+      for (const fs::path& path : sorted_entries(step_path, diagnostics)) {
+        const std::string name = path.filename();
+        if (!(name.starts_with("rank") || name.starts_with("proc")) || !is_listable(path)) {
+          continue;
+        }
+        ProcessDirectory found;
+        found.step = *step;
+        found.path = path;
+        found.rank = number_after("rank", name);
+        const std::optional<std::int64_t> pid = number_after("proc", name);
+        if ((!found.rank && !pid) ||
+            found.rank.value_or(0) > std::numeric_limits<std::int32_t>::max()) {
+          diagnostics.report({Severity::kSkipped,
+                              path.string(),
+                              {},
+                              "its name is not \"rank\" or \"proc\" and a number",
+                              "nothing of it"});
+          continue;
+        }
+        found.pid = pid.value_or(0);
+        if (std::error_code error; !fs::exists(path / "dump.json", error)) {
+          diagnostics.report(
+              {Severity::kSkipped, path.string(), {}, "has no dump.json", "nothing of it"});
+          continue;
+        }
+        directories_.push_back(std::move(found));
+      }
+    }
+    std::sort(directories_.begin(), directories_.end(),
+              [](const ProcessDirectory& a, const ProcessDirectory& b) {
+                return std::tie(a.step, a.path) < std::tie(b.step, b.path);
+              });
+  }
+
+  void assign_ranks(Diagnostics& diagnostics) {
+    // Steps in which a number is in use.
+    std::map<std::int64_t, std::set<std::int64_t>> ranks;
+    std::map<std::int64_t, std::set<std::int64_t>> processes;
+    for (const ProcessDirectory& found : directories_) {
+      if (found.rank) {
+        ranks[*found.rank].insert(found.step);
+      } else {
+        processes[found.pid].insert(found.step);
+      }
+    }
+    if (options_.as_msprobe) {
+      assign_ranks_as_msprobe();
+      return;
+    }
+    std::vector<std::pair<std::int64_t, std::int64_t>> by_start;  // first step, PID
+    for (const auto& [pid, steps] : processes) by_start.emplace_back(*steps.begin(), pid);
+    std::sort(by_start.begin(), by_start.end());
+    std::map<std::int64_t, std::int64_t> rank_of;
+    for (const auto& [start, pid] : by_start) {
+      const std::set<std::int64_t>& steps = processes[pid];
+      std::int64_t rank = ranks.empty() ? 0 : ranks.rbegin()->first + 1;
+      for (const auto& [number, used] : ranks) {
+        if (std::none_of(steps.begin(), steps.end(),
+                         [&](std::int64_t step) { return used.contains(step); })) {
+          rank = number;
+          break;
+        }
+      }
+      ranks[rank].insert(steps.begin(), steps.end());
+      rank_of[pid] = rank;
+      diagnostics.notice(directory_.string(), "process " + std::to_string(pid) +
+                                                  " had no rank: it is shown as rank " +
+                                                  std::to_string(rank));
+    }
+    for (ProcessDirectory& found : directories_) {
+      if (!found.rank) found.rank = rank_of[found.pid];
+    }
+  }
+
+  void assign_ranks_as_msprobe() {
+    std::map<std::int64_t, std::int64_t> next;  // by step
+    std::map<std::int64_t, std::vector<ProcessDirectory*>> processes;
+    for (ProcessDirectory& found : directories_) {
+      if (found.rank) {
+        next[found.step] = std::max(next[found.step], *found.rank + 1);
+      } else {
+        processes[found.step].push_back(&found);
+      }
+    }
+    for (auto& [step, found] : processes) {
+      std::sort(
+          found.begin(), found.end(),
+          [](const ProcessDirectory* a, const ProcessDirectory* b) { return a->pid < b->pid; });
+      for (ProcessDirectory* process : found) process->rank = next[step]++;
+    }
+  }
+
+  fs::path directory_;
+  NumberingOptions options_;
+  std::vector<ProcessDirectory> directories_;
+};
+
+}  // namespace
+
+bool is_dump_tree(const fs::path& directory) {
+  std::error_code error;
+  for (fs::directory_iterator it(directory, error), end; !error && it != end; it.increment(error)) {
+    if (number_after("step", it->path().filename().string()) && is_listable(it->path())) {
+      return true;
+    }
+  }
+  return false;
+}
+
+std::unique_ptr<RecordSource> make_dump_source(const fs::path& directory,
+                                               NumberingOptions options) {
+  return std::make_unique<DumpSource>(directory, std::move(options));
+}
+
+}  // namespace trendprobe

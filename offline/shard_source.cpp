@@ -1,0 +1,247 @@
+#include "offline/shard_source.h"
+
+#include <algorithm>
+#include <map>
+#include <set>
+#include <stdexcept>
+#include <string>
+#include <system_error>
+#include <tuple>
+#include <utility>
+
+#include "writer/shard_reader.h"
+
+namespace trendprobe {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// Records that a unit holds, about: enough to be worth a thread's while.
+constexpr std::uint64_t kUnitRecords = 100'000;
+
+/// What scan() learned of a shard.
+struct ScannedShard {
+  fs::path path;
+  ShardInfo info;
+  std::vector<ShardStep> steps;  // in the order of the commits
+  std::uint64_t bytes = 0;
+};
+
+struct ShardUnit {
+  std::size_t shard = 0;
+  std::vector<std::size_t> commits;  // indices into its steps
+};
+
+std::uint64_t size_of(const fs::path& path) {
+  std::error_code error;
+  const std::uintmax_t size = fs::file_size(path, error);
+  return error ? 0 : size;
+}
+
+class ShardSource : public RecordSource {
+ public:
+  ShardSource(std::vector<fs::path> paths, RecordKind kind, bool micro_steps)
+      : paths_(std::move(paths)), kind_(kind), micro_steps_(micro_steps) {}
+
+  RecordKind kind() const override { return kind_; }
+  std::string_view format() const override { return "shard"; }
+
+  std::vector<ReadUnit> scan(Diagnostics& diagnostics, unsigned /*jobs*/) override {
+    for (const fs::path& path : paths_) scan_shard(path, diagnostics);
+    assign_ranks(diagnostics);
+    std::vector<ReadUnit> units;
+    for (std::size_t i = 0; i < shards_.size(); ++i) add_units(i, units);
+    return units;
+  }
+
+  UnitRecords read(const ReadUnit& unit, Diagnostics& diagnostics) const override {
+    UnitRecords records;
+    const ShardUnit& wanted = units_[unit.id];
+    const ScannedShard& shard = shards_[wanted.shard];
+    try {
+      ShardReader reader(shard.path);
+      records.metrics = reader.metrics();
+      for (std::size_t target = 0; target < reader.targets().size(); ++target) {
+        records.targets.intern(reader.targets()[static_cast<std::uint32_t>(target)]);
+      }
+      for (const std::size_t commit : wanted.commits) {
+        if (commit >= reader.steps().size()) {
+          throw std::runtime_error(shard.path.string() + ": was replaced while it was read");
+        }
+        for (RecordBlock& block : reader.read(reader.steps()[commit])) {
+          records.blocks.push_back(std::move(block));
+        }
+      }
+    } catch (const std::runtime_error& error) {  // SqliteError, FormatError
+      diagnostics.report({Severity::kSkipped,
+                          shard.path.string(),
+                          {},
+                          error.what(),
+                          std::to_string(records.blocks.size()) + " blocks of training steps " +
+                              std::to_string(unit.steps.front().first) + " to " +
+                              std::to_string(unit.steps.back().first)});
+    }
+    if (!micro_steps_) merge_micro_steps(records);
+    std::stable_sort(records.blocks.begin(), records.blocks.end(),
+                     [](const RecordBlock& a, const RecordBlock& b) {
+                       return std::tie(a.training_step, a.micro_step, a.metric) <
+                              std::tie(b.training_step, b.micro_step, b.metric);
+                     });
+    return records;
+  }
+
+ private:
+  void scan_shard(const fs::path& path, Diagnostics& diagnostics) {
+    ScannedShard shard;
+    shard.path = path;
+    try {
+      const ShardReader reader(path);
+      shard.info = reader.info();
+      shard.steps = reader.steps();
+    } catch (const std::runtime_error& error) {
+      const bool is_empty = size_of(path) == 0;
+      diagnostics.report({Severity::kSkipped,
+                          path.string(),
+                          {},
+                          is_empty ? "is empty: its process wrote nothing" : error.what(),
+                          "nothing of this shard"});
+      return;
+    }
+    shard.bytes = size_of(path) + size_of(path.string() + "-wal");
+    if (!shard.info.closed) {
+      diagnostics.notice(path.string(),
+                         "was not closed: its process was killed or is still running; every "
+                         "committed step is kept");
+    }
+    if (!shard.info.last_error.empty()) {
+      diagnostics.notice(path.string(), "the hook reported: " + shard.info.last_error);
+    }
+    for (const ShardStep& step : shard.steps) {
+      if (step.kind != kind_ || step.complete) continue;
+      diagnostics.report({Severity::kRepaired, path.string(),
+                          "training step " + std::to_string(step.training_step),
+                          "is incomplete: " + std::to_string(step.dropped) +
+                              " records were dropped in the training process",
+                          std::to_string(step.records) + " records of this step"});
+    }
+    shards_.push_back(std::move(shard));
+  }
+
+  void assign_ranks(Diagnostics& diagnostics) {
+    std::set<std::int32_t> used;
+    for (const ScannedShard& shard : shards_) used.insert(shard.info.rank);
+    std::vector<std::size_t> by_start;
+    for (std::size_t i = 0; i < shards_.size(); ++i) {
+      if (shards_[i].info.rank < 0) by_start.push_back(i);
+    }
+    std::stable_sort(by_start.begin(), by_start.end(), [this](std::size_t a, std::size_t b) {
+      return shards_[a].info.started_ns < shards_[b].info.started_ns;
+    });
+    std::map<std::pair<std::string, std::int64_t>, std::int32_t> rank_of;
+    for (const std::size_t i : by_start) {
+      ShardInfo& info = shards_[i].info;
+      const auto [found, is_new] = rank_of.try_emplace({info.host, info.pid}, 0);
+      if (is_new) {
+        while (used.contains(found->second)) ++found->second;
+        used.insert(found->second);
+        diagnostics.notice(shards_[i].path.string(), "process " + std::to_string(info.pid) +
+                                                         " had no rank: it is shown as rank " +
+                                                         std::to_string(found->second));
+      }
+      info.rank = found->second;
+    }
+  }
+
+  void add_units(std::size_t index, std::vector<ReadUnit>& units) {
+    const ScannedShard& shard = shards_[index];
+    std::vector<std::size_t> commits;
+    std::uint64_t all_records = 0;
+    for (std::size_t i = 0; i < shard.steps.size(); ++i) {
+      all_records += shard.steps[i].records;
+      if (shard.steps[i].kind == kind_) commits.push_back(i);
+    }
+    std::stable_sort(commits.begin(), commits.end(), [&](std::size_t a, std::size_t b) {
+      return shard.steps[a].training_step < shard.steps[b].training_step;
+    });
+    for (std::size_t begin = 0; begin < commits.size();) {
+      ReadUnit unit;
+      ShardUnit what{index, {}};
+      std::uint64_t records = 0;
+      std::size_t end = begin;
+      while (end < commits.size()) {
+        const ShardStep& step = shard.steps[commits[end]];
+        const bool same_step = !unit.steps.empty() && unit.steps.back().first == step.training_step;
+        if (!same_step && records >= kUnitRecords) break;
+        if (!same_step) unit.steps.emplace_back(step.training_step, 1);
+        if (micro_steps_) {
+          unit.steps.back().second = std::max(unit.steps.back().second, step.micro_steps);
+        }
+        records += step.records;
+        what.commits.push_back(commits[end++]);
+      }
+      begin = end;
+      unit.rank = shard.info.rank;
+      unit.started_ns = shard.info.started_ns;
+      unit.id = units_.size();
+      unit.bytes = all_records == 0 ? 0 : shard.bytes * records / all_records;
+      unit.path = shard.path.string();
+      unit.host = shard.info.host;
+      units.push_back(std::move(unit));
+      units_.push_back(std::move(what));
+    }
+  }
+
+  /// Puts all micro-steps of a training step into one. What they tell apart becomes the call, as in
+  /// msProbe's numbers: the micro-step itself in monitor data, the running number of the call in
+  /// dump data.
+  void merge_micro_steps(UnitRecords& records) const {
+    std::map<std::tuple<std::int64_t, std::uint32_t, std::string_view, std::int32_t>, std::int32_t>
+        calls;
+    TargetTable targets;
+    std::stable_sort(records.blocks.begin(), records.blocks.end(),
+                     [](const RecordBlock& a, const RecordBlock& b) {
+                       return std::tie(a.training_step, a.micro_step) <
+                              std::tie(b.training_step, b.micro_step);
+                     });
+    for (RecordBlock& block : records.blocks) {
+      for (std::uint32_t& id : block.targets) {
+        const Target& target = records.targets[id];
+        std::int32_t call = block.micro_step;
+        if (kind_ == RecordKind::kDump) {
+          call = calls[{block.training_step, block.metric, target.name, target.vpp_stage}]++;
+        }
+        id = targets.intern(target.name, target.vpp_stage, call);
+      }
+      block.micro_step = 0;
+    }
+    records.targets = std::move(targets);
+  }
+
+  std::vector<fs::path> paths_;
+  RecordKind kind_;
+  bool micro_steps_;
+  std::vector<ScannedShard> shards_;
+  std::vector<ShardUnit> units_;
+};
+
+}  // namespace
+
+std::vector<fs::path> find_shards(const fs::path& directory) {
+  std::vector<fs::path> shards;
+  std::error_code error;
+  for (fs::directory_iterator it(directory, error), end; !error && it != end; it.increment(error)) {
+    std::error_code type_error;
+    if (it->path().extension() == ".shard" && it->is_regular_file(type_error)) {
+      shards.push_back(it->path());
+    }
+  }
+  std::sort(shards.begin(), shards.end());
+  return shards;
+}
+
+std::unique_ptr<RecordSource> make_shard_source(std::vector<fs::path> shards, RecordKind kind,
+                                                bool micro_steps) {
+  return std::make_unique<ShardSource>(std::move(shards), kind, micro_steps);
+}
+
+}  // namespace trendprobe
