@@ -133,7 +133,8 @@ export function niceTicks(low: number, high: number, wanted: number): number[] {
   const step =
     [1, 2, 5, 10].map((factor) => factor * power).find((candidate) => candidate >= rough) ?? power * 10;
   const ticks = [];
-  for (let index = Math.ceil(low / step - 1e-9); index * step <= high + step * 1e-9; ++index)
+  // Adding 0 makes 0 of -0.
+  for (let index = Math.ceil(low / step - 1e-9) + 0; index * step <= high + step * 1e-9; ++index)
     ticks.push(index * step);
   return ticks;
 }
