@@ -40,8 +40,11 @@ std::uint64_t size_of(const fs::path& path) {
 
 class ShardSource : public RecordSource {
  public:
-  ShardSource(std::vector<fs::path> paths, RecordKind kind, bool micro_steps)
-      : paths_(std::move(paths)), kind_(kind), micro_steps_(micro_steps) {}
+  ShardSource(std::vector<fs::path> paths, RecordKind kind, bool micro_steps, NameMapping mapping)
+      : paths_(std::move(paths)),
+        kind_(kind),
+        micro_steps_(micro_steps),
+        mapping_(std::move(mapping)) {}
 
   RecordKind kind() const override { return kind_; }
   std::string_view format() const override { return "shard"; }
@@ -61,14 +64,18 @@ class ShardSource : public RecordSource {
     try {
       ShardReader reader(shard.path);
       records.metrics = reader.metrics();
-      for (std::size_t target = 0; target < reader.targets().size(); ++target) {
-        records.targets.intern(reader.targets()[static_cast<std::uint32_t>(target)]);
+      std::vector<std::uint32_t> ids;  // mapping may make one target of two
+      for (std::size_t i = 0; i < reader.targets().size(); ++i) {
+        const Target& target = reader.targets()[static_cast<std::uint32_t>(i)];
+        ids.push_back(records.targets.intern(mapped_name(target.name, mapping_), target.vpp_stage,
+                                             target.call));
       }
       for (const std::size_t commit : wanted.commits) {
         if (commit >= reader.steps().size()) {
           throw std::runtime_error(shard.path.string() + ": was replaced while it was read");
         }
         for (RecordBlock& block : reader.read(reader.steps()[commit])) {
+          for (std::uint32_t& target : block.targets) target = ids[target];
           records.blocks.push_back(std::move(block));
         }
       }
@@ -220,6 +227,7 @@ class ShardSource : public RecordSource {
   std::vector<fs::path> paths_;
   RecordKind kind_;
   bool micro_steps_;
+  NameMapping mapping_;
   std::vector<ScannedShard> shards_;
   std::vector<ShardUnit> units_;
 };
@@ -240,8 +248,8 @@ std::vector<fs::path> find_shards(const fs::path& directory) {
 }
 
 std::unique_ptr<RecordSource> make_shard_source(std::vector<fs::path> shards, RecordKind kind,
-                                                bool micro_steps) {
-  return std::make_unique<ShardSource>(std::move(shards), kind, micro_steps);
+                                                bool micro_steps, NameMapping mapping) {
+  return std::make_unique<ShardSource>(std::move(shards), kind, micro_steps, std::move(mapping));
 }
 
 }  // namespace trendprobe

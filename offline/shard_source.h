@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "offline/record_source.h"
+#include "writer/name_mapping.h"
 
 namespace trendprobe {
 
@@ -16,6 +17,7 @@ std::vector<std::filesystem::path> find_shards(const std::filesystem::path& dire
 /// whose rank was never known gets the lowest rank that no other shard has, by start time.
 /// A shard that is still being written yields what was committed until it is scanned.
 std::unique_ptr<RecordSource> make_shard_source(std::vector<std::filesystem::path> shards,
-                                                RecordKind kind, bool micro_steps);
+                                                RecordKind kind, bool micro_steps,
+                                                NameMapping mapping);
 
 }  // namespace trendprobe

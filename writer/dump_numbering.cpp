@@ -347,14 +347,7 @@ bool has_statistic(const DumpTensor& tensor) {
 
 /// The base with the replacements of --mapping, which are made on the whole name.
 std::string mapped_base(const DumpEntry& entry, const NameMapping& mapping) {
-  std::string name(entry.name);
-  for (const auto& [from, to] : mapping) {
-    if (from.empty()) continue;
-    for (std::size_t at = name.find(from); at != std::string::npos;
-         at = name.find(from, at + to.size())) {
-      name.replace(at, from.size(), to);
-    }
-  }
+  const std::string name = mapped_name(entry.name, mapping);
   return std::string(parse_dump_name(name).base);
 }
 

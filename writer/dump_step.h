@@ -12,6 +12,7 @@
 #include <string_view>
 #include <vector>
 
+#include "writer/name_mapping.h"
 #include "writer/record.h"
 
 namespace trendprobe {
@@ -65,9 +66,6 @@ struct DumpStep {
   /// micro-steps can't be told apart.
   bool has_construct = false;
 };
-
-/// Substring replacements on names, in file order (`--mapping`).
-using NameMapping = std::vector<std::pair<std::string, std::string>>;
 
 struct NumberingOptions {
   /// False: every record of a training step is in micro-step 0 and calls keep msProbe's numbers

@@ -18,18 +18,6 @@ bool contains(std::string_view text, std::string_view part) {
   return text.find(part) != std::string_view::npos;
 }
 
-std::string replace_all(std::string_view text, std::string_view from, std::string_view to) {
-  std::string result;
-  if (from.empty()) return std::string(text);
-  while (true) {
-    const std::size_t at = text.find(from);
-    if (at == std::string_view::npos) break;
-    result.append(text.substr(0, at)).append(to);
-    text.remove_prefix(at + from.size());
-  }
-  return result.append(text);
-}
-
 bool opens_micro_step(std::string_view name) {
   return name.starts_with("Module") || name.starts_with("Cell") || name.starts_with("optimizer");
 }
@@ -213,7 +201,7 @@ std::vector<RecordBlock> number_dump_step_as_msprobe(const DumpStep& step,
     } else {
       continue;
     }
-    for (const auto& [from, to] : options.mapping) name = replace_all(name, from, to);
+    name = mapped_name(name, options.mapping);
     std::optional<NamedMetric> named = metric_of(std::move(name), entry.is_recompute);
     if (!named) continue;
     // extract_target_info(): trailing digits are the call.

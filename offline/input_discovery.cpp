@@ -1,0 +1,83 @@
+#include "offline/input_discovery.h"
+
+#include <algorithm>
+#include <set>
+#include <string>
+#include <system_error>
+
+#include "offline/dump_source.h"
+#include "offline/monitor_source.h"
+#include "offline/shard_source.h"
+
+namespace trendprobe {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr int kMaxDepth = 32;
+
+class Search {
+ public:
+  Search(Inputs& inputs, Diagnostics& diagnostics) : inputs_(inputs), diagnostics_(diagnostics) {}
+
+  void visit(const fs::path& directory, int depth) {
+    std::error_code error;
+    const fs::path real = fs::canonical(directory, error);
+    if (error || !visited_.insert(real).second || depth > kMaxDepth) return;
+    std::vector<fs::path> children;
+    for (fs::directory_iterator it(directory, error), end; !error && it != end;
+         it.increment(error)) {
+      std::error_code type_error;
+      if (it->is_directory(type_error)) children.push_back(it->path());
+    }
+    if (error) {
+      diagnostics_.report({Severity::kSkipped,
+                           directory.string(),
+                           {},
+                           "can't be read: " + error.message(),
+                           "nothing of it"});
+      return;
+    }
+    const std::vector<fs::path> shards = find_shards(directory);
+    inputs_.shards.insert(inputs_.shards.end(), shards.begin(), shards.end());
+    if (is_monitor_tree(directory)) inputs_.monitor_trees.push_back(directory);
+    const bool dump_tree = is_dump_tree(directory);
+    if (dump_tree) inputs_.dump_trees.push_back(directory);
+    std::sort(children.begin(), children.end());
+    for (const fs::path& child : children) {
+      // A dump tree's steps hold nothing else, and there may be many.
+      if (dump_tree && child.filename().string().starts_with("step")) continue;
+      visit(child, depth + 1);
+    }
+  }
+
+ private:
+  Inputs& inputs_;
+  Diagnostics& diagnostics_;
+  std::set<fs::path> visited_;
+};
+
+}  // namespace
+
+Inputs find_inputs(std::span<const fs::path> data, Diagnostics& diagnostics) {
+  Inputs inputs;
+  Search search(inputs, diagnostics);
+  for (const fs::path& path : data) {
+    std::error_code error;
+    if (fs::is_directory(path, error)) {
+      search.visit(path, 0);
+    } else if (!error && path.extension() == ".shard") {
+      inputs.shards.push_back(path);
+    } else {
+      diagnostics.report(
+          {Severity::kSkipped,
+           path.string(),
+           {},
+           error ? "can't be read: " + error.message() : "is neither a directory nor a shard",
+           "nothing of it"});
+    }
+  }
+  return inputs;
+}
+
+}  // namespace trendprobe
