@@ -17,7 +17,7 @@ from typing import Final
 
 from trendprobe_tb.request_error import RequestError
 
-__all__ = ["DatabaseFile", "Listing", "LogDirectory", "parse_logdir_spec"]
+__all__ = ["DatabaseFile", "Listing", "LogDirectory", "file_version", "parse_logdir_spec"]
 
 SUFFIX: Final = ".trend.db"
 MAX_DEPTH: Final = 32
@@ -106,7 +106,7 @@ class LogDirectory:
         deadline = time.monotonic() + wait_seconds
         with self._condition:
             oldest = time.monotonic() - max_age_seconds
-            while self._listed_at < oldest:
+            while self._listed_at < oldest or not self._listing.complete:
                 if not self._walking:
                     self._walking = True
                     threading.Thread(target=self._walk, name="trendprobe-scan", daemon=True).start()
@@ -204,5 +204,9 @@ def _look(file_id: str, path: str, root: str) -> DatabaseFile | None:
         status = os.stat(real)
     except OSError:
         return None
-    version = f"{status.st_ino:x}-{status.st_size:x}-{status.st_mtime_ns:x}"
-    return DatabaseFile(file_id, real, root, status.st_size, status.st_mtime, version)
+    return DatabaseFile(file_id, real, root, status.st_size, status.st_mtime, file_version(status))
+
+
+def file_version(status: os.stat_result) -> str:
+    """Return what changes whenever a file is replaced or written to."""
+    return f"{status.st_ino:x}-{status.st_size:x}-{status.st_mtime_ns:x}"

@@ -20,7 +20,7 @@ from typing import Final
 
 import numpy as np
 
-from trendprobe_tb.log_directory import DatabaseFile
+from trendprobe_tb.log_directory import DatabaseFile, file_version
 from trendprobe_tb.request_error import RequestError
 
 __all__ = ["Axis", "Dataset", "DatasetCache", "Metric", "TileShape", "open_database", "quoted"]
@@ -115,7 +115,8 @@ def open_database(file: DatabaseFile) -> Iterator[sqlite3.Connection]:
     longer than QUERY_SECONDS is stopped.
 
     Raises:
-        RequestError: 422 when the file is no SQLite database; within the block, for whatever SQLite can't do.
+        RequestError: 422 when the file is no SQLite database; 409 when it was replaced since it was looked at; within
+            the block, for whatever SQLite can't do.
 
     """
     with _readable_errors(file):
@@ -126,6 +127,9 @@ def open_database(file: DatabaseFile) -> Iterator[sqlite3.Connection]:
         connection = sqlite3.connect(uri, uri=True, timeout=5.0, isolation_level=None, check_same_thread=False)
     try:
         with _readable_errors(file):
+            # What is open now must be what the answer and the cache will call by this version.
+            if file_version(os.stat(file.path)) != file.version:
+                raise RequestError(409, "changed", f"{file.id} is being replaced or written to. Reload in a moment.")
             deadline = time.monotonic() + QUERY_SECONDS
             connection.set_progress_handler(lambda: time.monotonic() > deadline, 100_000)
             connection.execute("PRAGMA trusted_schema=OFF")
@@ -196,9 +200,13 @@ def _unreadable(file: DatabaseFile, reason: str) -> RequestError:
 
 
 def _read_dataset(file: DatabaseFile, connection: sqlite3.Connection) -> Dataset:
-    if os.path.getsize(file.path) == 0:
+    if file.size == 0:
         raise _unreadable(file, "the file is empty")
     tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")}
+    page_size = connection.execute("PRAGMA page_size").fetchone()[0]
+    # SQLite itself notices whole pages that are missing at the end.
+    if file.size % page_size != 0:
+        raise _unreadable(file, f"it is cut short: {file.size} bytes are no multiple of its page size, {page_size}")
     for table in ("monitoring_metrics", "monitoring_targets", "trend_data"):
         if table not in tables:
             raise _unreadable(file, f"it has no table {table}, so it is no trend database")
