@@ -161,12 +161,14 @@ class DumpParser::EntryReader {
     std::string_view type;
     std::string_view dtype;
     std::array<double, 4> statistics = {kMissing, kMissing, kMissing, kMissing};
+    bool has_statistics = false;
     const std::size_t size = suffix_.size();
     json_.object([&](std::string_view key) {
       const JsonCursor::Kind member = json_.kind();
       const bool nested = member == JsonCursor::Kind::kArray || member == JsonCursor::Kind::kObject;
       if (const int statistic = statistic_of(key); statistic >= 0 && !nested) {
         statistics[static_cast<std::size_t>(statistic)] = statistic_value(json_);
+        has_statistics = true;
       } else if (key == "type" && member == JsonCursor::Kind::kString) {
         type = json_.string();
       } else if (key == "dtype" && member == JsonCursor::Kind::kString) {

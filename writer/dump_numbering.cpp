@@ -354,13 +354,14 @@ std::string mapped_base(const DumpEntry& entry, const NameMapping& mapping) {
 }  // namespace
 
 const std::vector<Metric>& dump_metrics() {
-  static const std::vector<Metric> metrics = [] {
+  // Never destroyed: the recorder's thread may still need it while the process exits.
+  static const auto& metrics = *new std::vector<Metric>([] {
     std::vector<Metric> result;
     for (const char* name : {"forward", "backward", "recompute", "parameters_grad"}) {
       result.push_back({RecordKind::kDump, name, {kDumpStatistics.begin(), kDumpStatistics.end()}});
     }
     return result;
-  }();
+  }());
   return metrics;
 }
 

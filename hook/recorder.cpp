@@ -1,0 +1,485 @@
+#include "hook/recorder.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <condition_variable>
+#include <csignal>
+#include <deque>
+#include <exception>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <thread>
+#include <utility>
+#include <variant>
+
+namespace trendprobe {
+namespace {
+
+using std::chrono::milliseconds;
+
+/// After this long without a submission, a training step's monitor records are taken as complete.
+constexpr milliseconds kMonitorIdle{200};
+
+std::string host_name() {
+  std::array<char, 256> name{};
+  if (::gethostname(name.data(), name.size() - 1) != 0) return "unknown";
+  return name.data();
+}
+
+std::int64_t now_ns() {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(
+             std::chrono::system_clock::now().time_since_epoch())
+      .count();
+}
+
+/// One training step of dump data.
+struct DumpSubmission {
+  DumpStep step;
+  std::int64_t training_step = 0;
+  bool complete = true;
+};
+
+using Submission = std::variant<DumpSubmission, MonitorBlock>;
+
+std::size_t bytes_of(const Submission& submission) {
+  if (const auto* dump = std::get_if<DumpSubmission>(&submission)) {
+    return sizeof(Submission) + dump->step.entries.capacity() * sizeof(DumpEntry) +
+           dump->step.tensors.capacity() * sizeof(DumpTensor) +
+           dump->step.construct.capacity() * sizeof(ConstructNode);
+  }
+  const auto& monitor = std::get<MonitorBlock>(submission);
+  return sizeof(Submission) + monitor.rows.capacity() * sizeof(MonitorBlock::Row) +
+         monitor.values.capacity() * sizeof(double);
+}
+
+std::size_t records_of(const Submission& submission) {
+  if (const auto* dump = std::get_if<DumpSubmission>(&submission)) return dump->step.tensors.size();
+  return std::get<MonitorBlock>(submission).rows.size();
+}
+
+std::pair<RecordKind, std::int64_t> step_of(const Submission& submission) {
+  if (const auto* dump = std::get_if<DumpSubmission>(&submission)) {
+    return {RecordKind::kDump, dump->training_step};
+  }
+  return {RecordKind::kMonitor, std::get<MonitorBlock>(submission).training_step};
+}
+
+}  // namespace
+
+/// The queue, and the thread that empties it into the shard.
+class Recorder::Worker {
+ public:
+  explicit Worker(RecorderOptions options) : options_(std::move(options)) {
+    identity_ = {host_name(), ::getpid(), now_ns(), 0};
+  }
+  Worker(const Worker&) = delete;
+  Worker& operator=(const Worker&) = delete;
+  ~Worker() = default;
+
+  std::string_view intern(std::string_view name) {
+    const std::lock_guard lock(names_mutex_);
+    return *names_.emplace(name).first;
+  }
+
+  bool submit(Submission submission) {
+    std::unique_lock lock(mutex_);
+    if (closed_) return false;
+    if (!thread_.joinable()) start_thread();
+    const std::size_t bytes = bytes_of(submission);
+    // A step larger than the whole queue may pass when nothing else waits.
+    const auto has_room = [&] {
+      return queue_.empty() || queued_bytes_ + bytes <= options_.queue_bytes || closed_;
+    };
+    if (!has_room()) {
+      if (options_.when_full == WhenFull::kDrop) {
+        give_up(step_of(submission), records_of(submission));
+        return false;
+      }
+      room_.wait(lock, has_room);
+      if (closed_) return false;
+    }
+    queued_bytes_ += bytes;
+    queue_.push_back(std::move(submission));
+    work_.notify_one();
+    return true;
+  }
+
+  void set_info(std::string_view key, std::variant<std::string, std::int64_t> value) {
+    const std::lock_guard lock(mutex_);
+    info_.insert_or_assign(std::string(key), std::move(value));
+  }
+
+  void flush() {
+    std::unique_lock lock(mutex_);
+    if (!thread_.joinable() || closed_) return;
+    flush_requested_ = true;
+    work_.notify_one();
+    idle_.wait(lock, [this] { return !flush_requested_; });
+  }
+
+  void close() {
+    std::unique_lock lock(mutex_);
+    if (closed_) return;
+    closed_ = true;
+    work_.notify_one();
+    room_.notify_all();
+    if (!thread_.joinable()) return;
+    std::thread thread = std::move(thread_);
+    lock.unlock();
+    thread.join();
+  }
+
+  std::string take_warning() {
+    const std::lock_guard lock(mutex_);
+    return std::exchange(warning_, {});
+  }
+  RecorderCounts counts() const {
+    const std::lock_guard lock(mutex_);
+    return counts_;
+  }
+  std::filesystem::path shard() const {
+    const std::lock_guard lock(mutex_);
+    return shard_;
+  }
+
+ private:
+  using Info = std::map<std::string, std::variant<std::string, std::int64_t>>;
+  using Step = std::pair<RecordKind, std::int64_t>;
+
+  /// Signals are the training's: the thread takes none.
+  void start_thread() {
+    sigset_t all;
+    sigset_t before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    thread_ = std::thread([this] { run(); });
+    pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  }
+
+  void run() noexcept {
+    while (true) {
+      std::optional<Submission> submission;
+      bool flush = false;
+      bool stop = false;
+      {
+        std::unique_lock lock(mutex_);
+        const auto has_work = [this] { return !queue_.empty() || flush_requested_ || closed_; };
+        const bool woken = pending_.empty() ? (work_.wait(lock, has_work), true)
+                                            : work_.wait_for(lock, kMonitorIdle, has_work);
+        if (!queue_.empty()) {
+          submission.emplace(std::move(queue_.front()));
+          queue_.pop_front();
+          queued_bytes_ -= std::min(queued_bytes_, bytes_of(*submission));
+          room_.notify_all();
+        } else {
+          flush = flush_requested_ || !woken || closed_;
+          stop = closed_;
+        }
+      }
+      if (submission) write(*submission);
+      if (flush) {
+        commit_monitor();
+        write_lost();
+      }
+      if (stop) {
+        close_shard();
+        break;
+      }
+      if (flush) {
+        const std::lock_guard lock(mutex_);
+        if (queue_.empty()) flush_requested_ = false;
+        idle_.notify_all();
+      }
+    }
+    const std::lock_guard lock(mutex_);
+    flush_requested_ = false;
+    idle_.notify_all();
+  }
+
+  void write(Submission& submission) noexcept {
+    if (auto* monitor = std::get_if<MonitorBlock>(&submission)) {
+      add_monitor(*monitor);
+      return;
+    }
+    auto& dump = std::get<DumpSubmission>(submission);
+    guarded({RecordKind::kDump, dump.training_step}, dump.step.tensors.size(), [&] {
+      const NumberingOptions numbering;
+      ShardCommit commit;
+      commit.kind = RecordKind::kDump;
+      commit.training_step = dump.training_step;
+      commit.micro_steps = count_micro_steps(dump.step, numbering);
+      const std::vector<RecordBlock> blocks =
+          number_dump_step(dump.step, dump.training_step, numbering, targets_);
+      commit.complete = dump.complete;
+      commit.blocks = blocks;
+      commit.metrics = dump_metrics();
+      this->commit(commit);
+    });
+  }
+
+  void add_monitor(const MonitorBlock& block) noexcept {
+    if (!pending_.empty() && pending_.front().training_step != block.training_step) {
+      commit_monitor();
+    }
+    guarded({RecordKind::kMonitor, block.training_step}, block.rows.size(), [&] {
+      auto metric = std::find(monitor_metrics_.begin(), monitor_metrics_.end(), block.metric);
+      if (metric == monitor_metrics_.end()) {
+        metric = monitor_metrics_.insert(metric, block.metric);
+      }
+      const auto index = static_cast<std::uint32_t>(metric - monitor_metrics_.begin());
+      const std::size_t width = block.metric.statistics.size();
+      for (std::size_t i = 0; i < block.rows.size(); ++i) {
+        const MonitorBlock::Row& row = block.rows[i];
+        auto found = std::find_if(pending_.begin(), pending_.end(), [&](const RecordBlock& b) {
+          return b.metric == index && b.micro_step == row.micro_step;
+        });
+        if (found == pending_.end()) {
+          found = pending_.emplace(pending_.end());
+          found->training_step = block.training_step;
+          found->micro_step = row.micro_step;
+          found->metric = index;
+        }
+        found->targets.push_back(targets_.intern(row.name, row.vpp_stage, 0));
+        const auto first = block.values.begin() + static_cast<std::ptrdiff_t>(i * width);
+        found->values.insert(found->values.end(), first,
+                             first + static_cast<std::ptrdiff_t>(width));
+      }
+    });
+  }
+
+  void commit_monitor() noexcept {
+    if (pending_.empty()) return;
+    std::size_t records = 0;
+    for (const RecordBlock& block : pending_) records += block.targets.size();
+    const std::int64_t step = pending_.front().training_step;
+    guarded({RecordKind::kMonitor, step}, records, [&] {
+      ShardCommit commit;
+      commit.kind = RecordKind::kMonitor;
+      commit.training_step = step;
+      for (const RecordBlock& block : pending_) {
+        commit.micro_steps = std::max(commit.micro_steps, block.micro_step + 1);
+      }
+      commit.blocks = pending_;
+      commit.metrics = monitor_metrics_;
+      this->commit(commit);
+    });
+    pending_.clear();
+  }
+
+  void commit(const ShardCommit& commit) {
+    open_shard();
+    write_info();
+    writer_->commit(commit);
+    std::uint64_t records = 0;
+    for (const RecordBlock& block : commit.blocks) records += block.targets.size();
+    {
+      const std::lock_guard lock(mutex_);
+      ++counts_.committed_steps;
+      counts_.committed_records += records;
+    }
+    write_lost();
+  }
+
+  void open_shard() {
+    if (writer_) return;
+    ShardOptions options;
+    options.durability = options_.durability;
+    options.vfs = options_.vfs;
+    // A file that could not be finished keeps its name; the next try makes another.
+    identity_.part = next_part_++;
+    writer_ = std::make_unique<ShardWriter>(options_.directory, identity_, options, targets_);
+    const std::lock_guard lock(mutex_);
+    shard_ = writer_->path();
+  }
+
+  void write_info() {
+    Info info;
+    {
+      const std::lock_guard lock(mutex_);
+      info = info_;
+    }
+    if (info == info_written_) return;
+    for (const auto& [key, value] : info) {
+      std::visit([&, &name = key](const auto& content) { writer_->set_info(name, content); },
+                 value);
+    }
+    info_written_ = std::move(info);
+  }
+
+  /// Says in the shard which steps lack something; they are kept in mind until that succeeds.
+  void write_lost() noexcept {
+    std::map<Step, std::uint64_t> lost;
+    {
+      const std::lock_guard lock(mutex_);
+      lost = lost_;
+    }
+    if (lost.empty() || !writer_) return;
+    for (const auto& [step, records] : lost) {
+      try {
+        ShardCommit commit;
+        commit.kind = step.first;
+        commit.training_step = step.second;
+        commit.dropped = records;
+        commit.complete = false;
+        writer_->commit(commit);
+        const std::lock_guard lock(mutex_);
+        lost_.erase(step);
+      } catch (const std::exception&) {
+        return;  // the storage is still broken
+      }
+    }
+  }
+
+  /// Runs what may fail; a failure costs the records of one step.
+  template <typename Action>
+  void guarded(const Step& step, std::size_t records, Action&& action) noexcept {
+    try {
+      action();
+    } catch (const std::exception& error) {
+      const std::lock_guard lock(mutex_);
+      give_up(step, records);
+      try {
+        const std::string text = error.what();
+        info_.insert_or_assign("last_error", text);
+        if (!warned_) {
+          warning_ = text + "; the training goes on, and recording is tried again at every step (" +
+                     std::to_string(records) + " records of training step " +
+                     std::to_string(step.second) + " are lost)";
+          warned_ = true;
+        }
+      } catch (const std::exception&) {
+        warned_ = true;  // not even memory for a message
+      }
+    }
+  }
+
+  /// Counts records as lost. The mutex is held.
+  void give_up(const Step& step, std::size_t records) noexcept {
+    counts_.lost_records += records;
+    try {
+      lost_[step] += records;
+    } catch (const std::exception&) {
+      // Counted, at least.
+    }
+  }
+
+  void close_shard() noexcept {
+    if (!writer_) return;
+    try {
+      write_info();
+      writer_->close();
+    } catch (const std::exception&) {
+      // As after a crash: every committed step is in the file.
+    }
+    writer_.reset();
+  }
+
+  const RecorderOptions options_;
+  ShardIdentity identity_;
+
+  std::mutex names_mutex_;
+  std::set<std::string, std::less<>> names_;
+
+  mutable std::mutex mutex_;
+  std::condition_variable work_;
+  std::condition_variable room_;
+  std::condition_variable idle_;
+  std::thread thread_;
+  std::deque<Submission> queue_;
+  std::size_t queued_bytes_ = 0;
+  bool flush_requested_ = false;
+  bool closed_ = false;
+  bool warned_ = false;
+  std::string warning_;
+  Info info_;
+  std::map<Step, std::uint64_t> lost_;
+  RecorderCounts counts_;
+  std::filesystem::path shard_;
+
+  // The thread's own.
+  TargetTable targets_;
+  std::unique_ptr<ShardWriter> writer_;
+  std::int32_t next_part_ = 0;
+  Info info_written_;
+  std::vector<Metric> monitor_metrics_;
+  std::vector<RecordBlock> pending_;  // monitor records of one training step
+};
+
+Recorder::Recorder(RecorderOptions options)
+    : worker_(std::make_unique<Worker>(std::move(options))), pid_(::getpid()) {}
+
+Recorder::~Recorder() {
+  if (is_ours()) {
+    close();
+  } else {
+    // The thread is not in this process, and the file is its parent's: nothing may be touched.
+    static_cast<void>(worker_.release());
+  }
+}
+
+bool Recorder::is_ours() const noexcept { return ::getpid() == pid_; }
+
+std::string_view Recorder::intern(std::string_view name) { return worker_->intern(name); }
+
+bool Recorder::submit(DumpStep step, std::int64_t training_step, bool complete) noexcept {
+  if (!is_ours()) return false;
+  try {
+    return worker_->submit(DumpSubmission{std::move(step), training_step, complete});
+  } catch (const std::exception&) {
+    return false;
+  }
+}
+
+bool Recorder::submit(MonitorBlock block) noexcept {
+  if (!is_ours()) return false;
+  try {
+    return worker_->submit(std::move(block));
+  } catch (const std::exception&) {
+    return false;
+  }
+}
+
+void Recorder::set_rank(std::int32_t rank) noexcept {
+  if (!is_ours()) return;
+  try {
+    worker_->set_info("rank", std::int64_t{rank});
+  } catch (const std::exception&) {
+    // The shard then has no rank; the merger finds one.
+  }
+}
+
+void Recorder::set_info(std::string_view key, std::string_view value) noexcept {
+  if (!is_ours()) return;
+  try {
+    worker_->set_info(key, std::string(value));
+  } catch (const std::exception&) {
+    // Only a remark.
+  }
+}
+
+void Recorder::flush() noexcept {
+  if (is_ours()) worker_->flush();
+}
+
+void Recorder::close() noexcept {
+  if (is_ours()) worker_->close();
+}
+
+std::string Recorder::take_warning() noexcept {
+  return is_ours() ? worker_->take_warning() : std::string();
+}
+
+RecorderCounts Recorder::counts() const noexcept {
+  return is_ours() ? worker_->counts() : RecorderCounts{};
+}
+
+std::filesystem::path Recorder::shard() const noexcept {
+  return is_ours() ? worker_->shard() : std::filesystem::path();
+}
+
+}  // namespace trendprobe

@@ -1,0 +1,106 @@
+// Takes what was measured in the training process and streams it into a shard, from a thread of its
+// own. Nothing here ever throws into the training, and a full or broken disk costs it nothing but
+// what `on_full` allows.
+//
+// A forked child (a data loader's worker) inherits the object but never writes: every call there
+// does nothing.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "writer/dump_step.h"
+#include "writer/shard_writer.h"
+
+namespace trendprobe {
+
+/// What submit() does when the queue is full.
+enum class WhenFull : std::uint8_t {
+  /// Wait until there is room: nothing is lost.
+  kWait,
+  /// Drop the step and say so in the shard.
+  kDrop,
+};
+
+struct RecorderOptions {
+  /// Where the shard is made.
+  std::filesystem::path directory;
+  Durability durability = Durability::kProcess;
+  /// Memory that waiting steps may take.
+  std::size_t queue_bytes = std::size_t{64} << 20;
+  WhenFull when_full = WhenFull::kWait;
+  /// Name of a registered SQLite VFS; empty = unix-none. For fault injection.
+  std::string vfs;
+};
+
+/// Monitor records of one training step and metric.
+struct MonitorBlock {
+  struct Row {
+    std::string_view name;
+    std::int32_t vpp_stage = 0;
+    std::int32_t micro_step = 0;
+  };
+  std::int64_t training_step = 0;
+  Metric metric;
+  std::vector<Row> rows;
+  /// rows.size() × metric.statistics.size(), row after row.
+  std::vector<double> values;
+};
+
+/// What became of the submissions so far.
+struct RecorderCounts {
+  std::uint64_t committed_steps = 0;
+  std::uint64_t committed_records = 0;
+  /// Records that were dropped, or lost to storage errors.
+  std::uint64_t lost_records = 0;
+};
+
+/// Thread-safe. The thread is started, and the file made, by the first submission.
+class Recorder {
+ public:
+  explicit Recorder(RecorderOptions options);
+  Recorder(const Recorder&) = delete;
+  Recorder& operator=(const Recorder&) = delete;
+  /// As close().
+  ~Recorder();
+
+  /// Keeps a name for the life of the recorder: views in submissions must point to such names.
+  std::string_view intern(std::string_view name);
+
+  /// Hands over one training step of dump data. Its views must be interned. `complete` is false
+  /// where the step ended early. Returns false if it was dropped.
+  bool submit(DumpStep step, std::int64_t training_step, bool complete) noexcept;
+  /// Hands over monitor records. Blocks of one training step are committed together: once a later
+  /// step begins, or when nothing has come for a while. Returns false if they were dropped.
+  bool submit(MonitorBlock block) noexcept;
+
+  /// Sets the rank; until then the shard says that it is not known.
+  void set_rank(std::int32_t rank) noexcept;
+  /// Sets a key of shard_info (framework, level, task, directory).
+  void set_info(std::string_view key, std::string_view value) noexcept;
+
+  /// Waits until all that was submitted is committed, or was given up.
+  void flush() noexcept;
+  /// Commits what waits, closes the shard, ends the thread. Later submissions do nothing.
+  void close() noexcept;
+
+  /// A warning that was not taken yet: a storage error, with the file and what to do. Empty if
+  /// there is none.
+  std::string take_warning() noexcept;
+  RecorderCounts counts() const noexcept;
+  /// The shard's file; empty before it is made.
+  std::filesystem::path shard() const noexcept;
+
+ private:
+  class Worker;
+  bool is_ours() const noexcept;
+
+  std::unique_ptr<Worker> worker_;
+  std::int64_t pid_;
+};
+
+}  // namespace trendprobe

@@ -1,0 +1,148 @@
+// The Python module trendprobe._recorder. Needs no torch. hook/trendprobe/_recorder.pyi documents
+// it.
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+
+#include <stdexcept>
+#include <string>
+#include <utility>
+
+#include "hook/recorder.h"
+#include "writer/value_encoding.h"
+
+namespace py = pybind11;
+
+namespace trendprobe {
+namespace {
+
+double to_value(const py::handle& object) {
+  if (object.is_none()) return kMissing;
+  return canonical(py::cast<double>(object));
+}
+
+DumpStep to_dump_step(Recorder& recorder, const py::list& entries, const py::dict& construct) {
+  DumpStep step;
+  step.entries.reserve(entries.size());
+  for (const py::handle item : entries) {
+    const auto entry = py::reinterpret_borrow<py::tuple>(item);
+    DumpEntry& out = step.entries.emplace_back();
+    out.name = recorder.intern(py::cast<std::string_view>(entry[0]));
+    out.is_recompute = py::cast<bool>(entry[1]);
+    out.first_tensor = static_cast<std::uint32_t>(step.tensors.size());
+    for (const py::handle tensor : py::reinterpret_borrow<py::list>(entry[2])) {
+      const auto fields = py::reinterpret_borrow<py::tuple>(tensor);
+      const auto statistics = py::reinterpret_borrow<py::tuple>(fields[1]);
+      step.tensors.push_back({recorder.intern(py::cast<std::string_view>(fields[0])),
+                              {to_value(statistics[0]), to_value(statistics[1]),
+                               to_value(statistics[2]), to_value(statistics[3])}});
+    }
+    out.tensor_count = static_cast<std::uint32_t>(step.tensors.size()) - out.first_tensor;
+  }
+  step.construct.reserve(construct.size());
+  for (const auto& [key, value] : construct) {
+    const auto name = py::cast<std::string_view>(key);
+    if (name == "megatron_micro_step_number") continue;
+    ConstructNode node;
+    node.name = recorder.intern(name);
+    py::object parent = py::reinterpret_borrow<py::object>(value);
+    if (py::isinstance<py::list>(value) || py::isinstance<py::tuple>(value)) {
+      const auto pair = py::reinterpret_borrow<py::sequence>(value);
+      if (pair.size() != 2) continue;
+      parent = pair[0];
+      if (const py::object counter = pair[1]; !counter.is_none()) {
+        node.megatron_micro_step = py::cast<std::int32_t>(counter);
+      }
+    }
+    if (!parent.is_none()) node.parent = recorder.intern(py::cast<std::string_view>(parent));
+    step.construct.push_back(node);
+  }
+  step.has_construct = !step.construct.empty();
+  return step;
+}
+
+MonitorBlock to_monitor_block(Recorder& recorder, std::int64_t training_step, std::string metric,
+                              std::vector<std::string> statistics, const py::list& rows) {
+  MonitorBlock block;
+  block.training_step = training_step;
+  block.metric = {RecordKind::kMonitor, std::move(metric), std::move(statistics)};
+  block.rows.reserve(rows.size());
+  block.values.reserve(rows.size() * block.metric.statistics.size());
+  for (const py::handle item : rows) {
+    const auto row = py::reinterpret_borrow<py::tuple>(item);
+    const auto values = py::reinterpret_borrow<py::sequence>(row[3]);
+    if (values.size() != block.metric.statistics.size()) {
+      throw py::value_error("a row has " + std::to_string(values.size()) + " values for " +
+                            std::to_string(block.metric.statistics.size()) + " statistics");
+    }
+    block.rows.push_back({recorder.intern(py::cast<std::string_view>(row[0])),
+                          py::cast<std::int32_t>(row[1]), py::cast<std::int32_t>(row[2])});
+    for (const py::handle value : values) block.values.push_back(to_value(value));
+  }
+  return block;
+}
+
+}  // namespace
+}  // namespace trendprobe
+
+PYBIND11_MODULE(_recorder, module) {
+  using trendprobe::Recorder;
+  using trendprobe::RecorderOptions;
+
+  module.attr("__version__") = TRENDPROBE_VERSION;
+  py::class_<Recorder>(module, "Recorder")
+      .def(py::init([](const std::string& directory, const std::string& durability,
+                       std::size_t queue_bytes, const std::string& on_full) {
+             RecorderOptions options;
+             options.directory = directory;
+             options.queue_bytes = queue_bytes;
+             if (durability == "step") {
+               options.durability = trendprobe::Durability::kStep;
+             } else if (durability != "process") {
+               throw py::value_error("durability is neither \"process\" nor \"step\": " +
+                                     durability);
+             }
+             if (on_full == "drop") {
+               options.when_full = trendprobe::WhenFull::kDrop;
+             } else if (on_full != "wait") {
+               throw py::value_error("on_full is neither \"wait\" nor \"drop\": " + on_full);
+             }
+             return std::make_unique<Recorder>(std::move(options));
+           }),
+           py::arg("directory"), py::kw_only(), py::arg("durability") = "process",
+           py::arg("queue_bytes") = RecorderOptions{}.queue_bytes, py::arg("on_full") = "wait")
+      .def(
+          "submit_dump_step",
+          [](Recorder& recorder, std::int64_t training_step, const py::list& entries,
+             const py::dict& construct, bool complete) {
+            trendprobe::DumpStep step = trendprobe::to_dump_step(recorder, entries, construct);
+            const py::gil_scoped_release release;
+            return recorder.submit(std::move(step), training_step, complete);
+          },
+          py::arg("training_step"), py::arg("entries"), py::arg("construct"), py::kw_only(),
+          py::arg("complete") = true)
+      .def(
+          "submit_monitor",
+          [](Recorder& recorder, std::int64_t training_step, std::string metric,
+             std::vector<std::string> statistics, const py::list& rows) {
+            trendprobe::MonitorBlock block = trendprobe::to_monitor_block(
+                recorder, training_step, std::move(metric), std::move(statistics), rows);
+            const py::gil_scoped_release release;
+            return recorder.submit(std::move(block));
+          },
+          py::arg("training_step"), py::arg("metric"), py::arg("statistics"), py::arg("rows"))
+      .def("set_rank", &Recorder::set_rank, py::arg("rank"))
+      .def("set_info", &Recorder::set_info, py::arg("key"), py::arg("value"))
+      .def("flush", &Recorder::flush, py::call_guard<py::gil_scoped_release>())
+      .def("close", &Recorder::close, py::call_guard<py::gil_scoped_release>())
+      .def("take_warning", &Recorder::take_warning)
+      .def_property_readonly("shard",
+                             [](const Recorder& recorder) { return recorder.shard().string(); })
+      .def_property_readonly(
+          "committed_steps",
+          [](const Recorder& recorder) { return recorder.counts().committed_steps; })
+      .def_property_readonly(
+          "committed_records",
+          [](const Recorder& recorder) { return recorder.counts().committed_records; })
+      .def_property_readonly(
+          "lost_records", [](const Recorder& recorder) { return recorder.counts().lost_records; });
+}

@@ -1,0 +1,142 @@
+"""Attaches TrendProbe to the installed msProbe, at places where msProbe looks a name up when it needs it."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import logging
+import threading
+from types import ModuleType
+from typing import Any
+
+from trendprobe.settings import TrendSettings, parse_settings, read_settings
+
+logger = logging.getLogger("trendprobe")
+
+_MARK = "_trendprobe_original"
+
+
+def enable() -> bool:
+    """Lets msProbe record into shards wherever its configuration has an enabled ``trend_db`` block.
+
+    Call it before PrecisionDebugger or TrainerMon is made. Calling it again does nothing. Returns False, after a
+    warning, if msProbe or what TrendProbe needs of it is missing; the training is not affected then.
+    """
+    try:
+        importlib.import_module("trendprobe._tensor_stats")
+    except ImportError as error:
+        logger.warning("TrendProbe records nothing: %s (it must be built where torch is installed)", error)
+        return False
+    attached = [_attached("PrecisionDebugger", _attach_dump), _attached("TrainerMon", _attach_monitor)]
+    return any(attached)
+
+
+def _attached(what: str, attach: Any) -> bool:
+    try:
+        attach()
+    except (ImportError, AttributeError) as error:
+        logger.warning("TrendProbe can't attach to msProbe's %s (made for mindstudio-probe 26.2.0): %s", what, error)
+        return False
+    return True
+
+
+def _replace(owner: Any, name: str, replacement: Any) -> None:
+    """Puts ``replacement`` at owner.name, once."""
+    original = owner[name] if isinstance(owner, dict) else getattr(owner, name)
+    if hasattr(original, _MARK):
+        return
+    made = replacement(original)
+    setattr(made, _MARK, original)
+    if isinstance(owner, dict):
+        owner[name] = made
+    else:
+        setattr(owner, name, made)
+
+
+def _module(name: str) -> ModuleType:
+    return importlib.import_module(name)
+
+
+def _attach_dump() -> None:
+    importlib.import_module("msprobe.pytorch")
+    debugger = _module("msprobe.core.dump.debugger.precision_debugger").BasePrecisionDebugger
+    collector = _module("msprobe.core.dump.data_dump.data_collector")
+    processor = _module("msprobe.core.dump.data_dump.data_processor.pytorch_processor").PytorchDataProcessor
+    statistics_class = _module("msprobe.core.dump.data_dump.data_processor.base").TensorStatInfo
+    from trendprobe.dump_writer import TrendDataWriter
+
+    settings = TrendSettings()
+
+    def reading_settings(initialize: Any) -> Any:
+        @functools.wraps(initialize)
+        def initialize_with_settings(self: Any, config_path: Any = None, *args: Any, **kwargs: Any) -> None:
+            nonlocal settings
+            if not self.initialized and isinstance(config_path, str):
+                settings = read_settings(config_path)
+            initialize(self, config_path, *args, **kwargs)
+
+        return initialize_with_settings
+
+    def making_writer(data_writer: Any) -> Any:
+        def make_writer() -> Any:
+            return TrendDataWriter(settings) if settings.enable else data_writer()
+
+        return make_writer
+
+    def measuring(get_stat_info: Any) -> Any:
+        @functools.wraps(get_stat_info)
+        def get_stat_info_and_measure(self: Any, data: Any, *args: Any, **kwargs: Any) -> Any:
+            writer = self.data_writer
+            if not isinstance(writer, TrendDataWriter) or not writer.is_recording:
+                return get_stat_info(self, data, *args, **kwargs)
+            measurement = writer.measure_tensor(data)
+            if measurement is None or writer.keeps_files or self.config.task not in ("statistics", "tensor"):
+                return get_stat_info(self, data, *args, **kwargs)
+            norm, largest, smallest, mean = measurement.values()
+            return statistics_class(largest, smallest, mean, norm)
+
+        return get_stat_info_and_measure
+
+    _replace(debugger, "__init__", reading_settings)
+    _replace(collector, "DataWriter", making_writer)
+    _replace(processor, "get_stat_info", measuring)
+
+
+def _attach_monitor() -> None:
+    module_hook = _module("msprobe.pytorch.monitor.module_hook")
+    from trendprobe.monitor_writer import TrendCsvWriter, measuring
+
+    current = threading.local()  # the monitor that is being configured, and its settings
+    recording = {"keep_files": True, "any": False}
+
+    def reading_settings(set_config: Any) -> Any:
+        @functools.wraps(set_config)
+        def set_config_with_settings(self: Any, *args: Any, **kwargs: Any) -> Any:
+            current.settings = parse_settings(self.config.get("trend_db"), str(self.config_file_path))
+            current.rank = self.rank if isinstance(self.rank, int) else None
+            try:
+                return set_config(self, *args, **kwargs)
+            finally:
+                current.settings = TrendSettings()
+
+        return set_config_with_settings
+
+    def making_writer(csv_writer: Any) -> Any:
+        def make_writer(writer_input: Any) -> Any:
+            settings = getattr(current, "settings", TrendSettings())
+            if not settings.enable:
+                return csv_writer(writer_input)
+            recording["any"] = True
+            recording["keep_files"] = settings.keep_files
+            return TrendCsvWriter(writer_input, settings, current.rank)
+
+        make_writer.__name__ = csv_writer.__name__  # msProbe logs it
+        return make_writer
+
+    _replace(module_hook.TrainerMon, "set_config", reading_settings)
+    _replace(module_hook.FORMAT_MAPPING, "csv", making_writer)
+    _replace(
+        module_hook,
+        "get_metrics",
+        lambda get_metrics: measuring(get_metrics, lambda: recording["any"], lambda: recording["keep_files"]),
+    )

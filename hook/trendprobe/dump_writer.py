@@ -1,0 +1,244 @@
+"""Takes the place of msProbe's DataWriter: what PrecisionDebugger collects goes to the recorder, too.
+
+Only the statistics are measured again, by our own code; which tensors are looked at, and what they are called, is
+msProbe's decision alone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import threading
+import weakref
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from msprobe.core.dump.data_dump.json_writer import DataWriter
+
+from trendprobe._tensor_stats import Statistics, measure, measure_on_device
+from trendprobe.recorders import before_exit, is_recording_process, log_warning_of, logger, recorder_for
+from trendprobe.settings import TrendSettings
+
+_STEP_AND_PROCESS = re.compile(r"[/\\]step(\d+)[/\\](?:rank(\d+)|proc\d+)[/\\][^/\\]*$")
+_PARAMETERS_GRAD = re.compile(r"\.parameters_grad(\.\d+)?$")
+_INPUT_SECTIONS = ("input_args", "input_kwargs", "input")
+_NOTHING = (None, None, None, None)
+
+Values = tuple[Any, Any, Any, Any]  # norm, max, min, mean: numbers or None
+Measured = Any  # Statistics, a tensor on a device, or None
+
+
+class TensorMeasurement:
+    """What was measured of one tensor: at once on the CPU, at the end of the step on a device."""
+
+    __slots__ = ("is_floating_point", "measured")
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self.is_floating_point = tensor.is_floating_point() or tensor.is_complex()
+        self.measured: Measured = measure(tensor)
+        if self.measured is None and tensor.device.type not in ("cpu", "meta"):
+            self.measured = measure_on_device(tensor)
+
+    def values(self) -> Values:
+        """Norm, max, min, mean; as in msProbe, integers and bools have no norm and no mean."""
+        if not isinstance(self.measured, Statistics):
+            return _NOTHING
+        norm, largest, smallest, mean = self.measured[:4]
+        return (norm, largest, smallest, mean) if self.is_floating_point else (None, largest, smallest, None)
+
+
+class TrendDataWriter(DataWriter):  # type: ignore[misc]
+    """A DataWriter of msProbe that also records.
+
+    An error of our own never leaves a method: it is logged once, and from then on this writer only does what msProbe's
+    would do.
+    """
+
+    def __init__(self, settings: TrendSettings) -> None:
+        super().__init__()
+        self._keep_files = settings.keep_files
+        self._recorder = recorder_for(settings)
+        self._is_recording = True
+        self._measured: list[TensorMeasurement | None] = []  # by msProbe's tensor_stat_index
+        self._last = threading.local()
+        # By name in dump.json, by section: what follows the name in the target's name, and the measurement.
+        self._entries: dict[str, dict[str, list[tuple[str, Any]]]] = {}
+        self._recomputed: set[str] = set()
+        writer = weakref.ref(self)
+        before_exit(lambda: (found := writer()) and found.submit_step())  # type: ignore[func-returns-value,arg-type,return-value]
+
+    @property
+    def keeps_files(self) -> bool:
+        """msProbe's own statistics are wanted."""
+        return self._keep_files or not self._is_recording
+
+    @property
+    def is_recording(self) -> bool:
+        """In this process, and until an error of our own."""
+        return self._is_recording and is_recording_process()
+
+    @contextlib.contextmanager
+    def _guarded(self, doing: str) -> Iterator[None]:
+        try:
+            yield
+        except Exception:
+            if self._is_recording:
+                self._is_recording = False
+                logger.warning(
+                    "error while %s: TrendProbe records no more dump data; the training goes on", doing, exc_info=True
+                )
+
+    # Statistics
+
+    def measure_tensor(self, tensor: torch.Tensor) -> TensorMeasurement | None:
+        """Measures a tensor for the statistics that msProbe is about to append in this thread."""
+        self._last.measurement = None
+        with self._guarded("measuring a tensor"):
+            self._last.measurement = TensorMeasurement(tensor)
+        return self._last.measurement  # type: ignore[no-any-return]
+
+    def append_stat_to_buffer(self, stat_vector: list[Any]) -> int:
+        """Keeps our measurement at the index that msProbe gives its own."""
+        index = int(super().append_stat_to_buffer(stat_vector))
+        with self._guarded("keeping a measurement"):
+            del self._measured[index:]
+            self._measured.extend([None] * (index - len(self._measured)))
+            self._measured.append(getattr(self._last, "measurement", None))
+            self._last.measurement = None
+        return index
+
+    # Entries
+
+    def update_data(self, new_data: dict[str, Any]) -> None:
+        """Takes what msProbe collected on one call of a module or API."""
+        if self.is_recording:
+            with self._guarded("taking an entry"):
+                for name, sections in new_data.items():
+                    self._take_entry(name, sections)
+        super().update_data(new_data)
+
+    def _take_entry(self, name: str, sections: dict[str, Any]) -> None:
+        entry = self._entries.setdefault(name, {})
+        for section, value in sections.items():
+            tensors: list[tuple[str, Any]] = []
+            if _PARAMETERS_GRAD.search(name):
+                self._take_parameter(f".{section}", value, tensors)
+            elif section == "parameters" and isinstance(value, dict):
+                for parameter, tensor in value.items():
+                    self._take_parameter(f".parameters.{parameter}", tensor, tensors)
+            else:
+                self._take_value(".input" if section in _INPUT_SECTIONS else f".{section}", value, tensors)
+            entry[section] = tensors
+        if torch._C._current_graph_task_id() != -1 and (".forward." in name or name.endswith(".forward")):
+            self._recomputed.add(name)
+
+    def _take_parameter(self, suffix: str, value: Any, tensors: list[tuple[str, Any]]) -> None:
+        if isinstance(value, (list, tuple)):
+            for index, element in enumerate(value):
+                self._take_value(f"{suffix}.{index}" if index else suffix, element, tensors)
+        else:
+            self._take_value(suffix, value, tensors)
+
+    def _take_value(self, suffix: str, value: Any, tensors: list[tuple[str, Any]]) -> None:
+        if isinstance(value, (list, tuple)):
+            for index, element in enumerate(value):
+                self._take_value(f"{suffix}.{index}", element, tensors)
+        elif isinstance(value, dict):
+            index = value.get("tensor_stat_index")
+            if isinstance(index, int):
+                tensors.append((suffix, self._measured[index] if 0 <= index < len(self._measured) else None))
+            elif "dtype" in value and "Max" in value:  # an array of NumPy, measured by msProbe
+                tensors.append((suffix, tuple(value.get(key) for key in ("Norm", "Max", "Min", "Mean"))))
+            else:
+                for key, element in value.items():
+                    if isinstance(element, (list, tuple, dict)):
+                        self._take_value(f"{suffix}.{key}", element, tensors)
+
+    # Files and steps
+
+    def initialize_json_file(self, **kwargs: Any) -> None:
+        """Begins a step's files, or only its memory without them."""
+        with self._guarded("describing the step"):
+            for key in ("task", "level", "framework"):
+                self._recorder.set_info(key, str(kwargs.get(key, "")))
+        if self.keeps_files or kwargs.get("level") == "debug":
+            super().initialize_json_file(**kwargs)
+        elif not self.cache_data:
+            self.cache_data = {**kwargs, "dump_data_dir": self.dump_tensor_data_dir, "data": {}}
+
+    def update_stack(self, name: str, stack_data: Any) -> None:
+        """Call stacks go to msProbe's file only."""
+        if self.keeps_files:
+            super().update_stack(name, stack_data)
+
+    def flush_data_periodically(self) -> None:
+        """Writes msProbe's files, if they are wanted."""
+        if self.keeps_files:
+            super().flush_data_periodically()
+
+    def write_json(self) -> None:
+        """Writes msProbe's files, if they are wanted."""
+        if self.keeps_files or self.cache_debug:
+            super().write_json()
+        else:
+            self.stat_stack_list = []
+            self.crc32_stack_list = []
+
+    def reset_cache(self) -> None:
+        """Ends a step: hands it to the recorder."""
+        self.submit_step()
+        super().reset_cache()
+
+    def submit_step(self) -> None:
+        """Hands what was collected since the last call to the recorder, if anything."""
+        entries, self._entries = self._entries, {}
+        recomputed, self._recomputed = self._recomputed, set()
+        self._measured = []
+        if not self.is_recording or not entries:
+            return
+        with self._guarded("handing over a step"):
+            found = _STEP_AND_PROCESS.search(self.dump_file_path or "")
+            if not found:
+                raise ValueError(f"no step in the path {self.dump_file_path!r}")
+            rank = int(found[2]) if found[2] else _process_group_rank()
+            if rank is not None:
+                self._recorder.set_rank(rank)
+            data = self.cache_data.get("data") or {}
+            self._fetch_from_devices(entries)
+            self._recorder.submit_dump_step(
+                int(found[1]),
+                [
+                    (name, name in recomputed, [(suffix, _values(m)) for section in entries[name].values() for suffix, m in section])
+                    for name in data  # msProbe's order, without what it took back
+                    if name in entries
+                ],
+                self.cache_construct,
+            )
+            log_warning_of(self._recorder)
+
+    @staticmethod
+    def _fetch_from_devices(entries: dict[str, dict[str, list[tuple[str, Any]]]]) -> None:
+        """Brings what was measured on devices to the host: one copy a device."""
+        waiting: dict[torch.device, list[TensorMeasurement]] = {}
+        for sections in entries.values():
+            for section in sections.values():
+                for _, measurement in section:
+                    if isinstance(measurement, TensorMeasurement) and isinstance(measurement.measured, torch.Tensor):
+                        waiting.setdefault(measurement.measured.device, []).append(measurement)
+        for measurements in waiting.values():
+            rows = torch.stack([measurement.measured for measurement in measurements]).cpu().tolist()
+            for measurement, row in zip(measurements, rows):
+                measurement.measured = Statistics(row)
+
+
+def _values(measurement: Any) -> Values:
+    if isinstance(measurement, TensorMeasurement):
+        return measurement.values()
+    return measurement if measurement is not None else _NOTHING
+
+
+def _process_group_rank() -> int | None:
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        return torch.distributed.get_rank()
+    return None
