@@ -196,12 +196,16 @@ export function App() {
   );
 }
 
-/** The chosen database, or else the first that can be opened. */
+/** The chosen database, or else the newest that can be opened. */
 function useDataset(databases: DatabaseEntry[], chosen: string | undefined, reload: () => void) {
   const [broken, setBroken] = useState<readonly string[]>([]);
   const wanted = databases.find(({ id }) => id === chosen);
-  const entry =
-    wanted ?? databases.find(({ id, version }) => !broken.includes(id + version)) ?? databases.at(0);
+  // Once it is shown, a newer one that appears must not replace it under the user's hands.
+  const initial = useRef<string>(undefined);
+  const openable = databases.filter(({ id, version }) => !broken.includes(id + version));
+  const byDate = [...(openable.length > 0 ? openable : databases)].sort((a, b) => b.modified - a.modified);
+  const entry = wanted ?? byDate.find(({ id }) => id === initial.current) ?? byDate.at(0);
+  initial.current = entry?.id;
   const key = entry ? `${entry.id}\n${entry.version}` : null;
   const dataset = useResource(key, async (signal) => {
     const { id, version } = entry as DatabaseEntry;

@@ -68,6 +68,19 @@ export function elideMiddle(text: string, width: number, measure: (text: string)
   return best;
 }
 
+/** Shortens a text at its beginning until it fits: for names that share it. */
+export function elideStart(text: string, width: number, measure: (text: string) => number): string {
+  let low = 0;
+  let high = text.length;
+  // The least number of characters to leave out.
+  while (low < high) {
+    const cut = (low + high) >> 1;
+    if (measure(cut === 0 ? text : `…${text.slice(cut)}`) <= width) high = cut;
+    else low = cut + 1;
+  }
+  return low === 0 ? text : `…${text.slice(low)}`;
+}
+
 function trimZeros(text: string): string {
   return text.includes(".") && !text.includes("e") ? text.replace(/\.?0+$/, "") : text;
 }

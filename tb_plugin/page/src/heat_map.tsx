@@ -78,6 +78,7 @@ export function HeatMap({ slice, scale, palette, dark, zoom, setZoom, marks, onP
       view,
       marks,
     );
+    describeDrawing(frame.current, slice, canvas.current, view);
   }, [slice, scale, palette, dark, view, marks, size]);
   useLayoutEffect(() => {
     canvas.current?.drawOverlay(hover?.hit ?? cursor ?? {});
@@ -253,6 +254,22 @@ export function HeatMap({ slice, scale, palette, dark, zoom, setZoom, marks, onP
       )}
     </div>
   );
+}
+
+/** Says on the element what the canvas shows, for programs that look at the page: nothing in the page reads it. */
+function describeDrawing(
+  element: HTMLElement | null,
+  slice: Slice,
+  canvas: HeatMapCanvas | undefined,
+  view: Viewport,
+): void {
+  if (!element || !canvas || canvas.plot.width <= 0) return;
+  const { left, top, width, height } = canvas.plot;
+  element.dataset.drawn = slice.title;
+  element.dataset.rows = String(slice.matrix.rows);
+  element.dataset.columns = String(slice.matrix.columns);
+  element.dataset.plot = [left, top, width, height].join(",");
+  element.dataset.view = [view.left, view.right, view.top, view.bottom].join(",");
 }
 
 interface TooltipProps {

@@ -14,6 +14,8 @@ export interface AxisText {
   label: (index: number) => string;
   /** Second line under a column's label. */
   detail?: (index: number) => string;
+  /** What all labels begin with: left out, and said once in the title, where the labels are too long. */
+  prefix?: string;
 }
 
 export interface Picture {
@@ -43,11 +45,19 @@ export interface Hit {
   column?: number;
 }
 
+/** The space at the left of the cells. */
+interface Gutter {
+  axis: AxisText;
+  canvasWidth: number;
+  width: number;
+  /** What is left out at the beginning of every label. */
+  prefix: string;
+}
+
 const FONT_SIZE = 11;
 const FONT = `${FONT_SIZE}px system-ui, "Segoe UI", Roboto, "Helvetica Neue", sans-serif`;
 const ROW_PITCH = 14;
-const MAX_CELL_WIDTH = 150;
-const MAX_CELL_HEIGHT = 34;
+const MAX_CELL_HEIGHT = 80;
 const TICK = 4;
 const TOP = 20;
 const RIGHT = 12;
@@ -70,7 +80,7 @@ export class HeatMapCanvas {
   private left = 0;
   private plotWidth = 0;
   private plotHeight = 0;
-  private gutterOf?: { picture: Picture; width: number; gutter: number };
+  private gutter?: Gutter;
 
   constructor(base: HTMLCanvasElement, overlay: HTMLCanvasElement) {
     this.base = context(base);
@@ -99,7 +109,7 @@ export class HeatMapCanvas {
       const unit = picture.scale.toUnit(picture.median);
       this.priorities = codePriorities(Number.isFinite(unit) ? unit : 0);
     }
-    this.colors = codeColors(picture.scale, picture.palette, stateColors(picture.dark));
+    this.colors = codeColors(picture.scale, picture.palette, stateColors(picture.dark, picture.palette));
     this.picture = picture;
     this.view = view;
     this.marks = marks;
@@ -184,9 +194,10 @@ export class HeatMapCanvas {
     if (!picture || this.width < 80 || this.height < 80) return;
     const { rows, columns } = picture.matrix;
     g.font = FONT;
-    this.left = this.gutterWidth(picture);
+    this.gutter = this.measureGutter(picture);
+    this.left = this.gutter.width;
     const bottom = (picture.columnAxis.detail ? 2 : 1) * (FONT_SIZE + 2) + FONT_SIZE + 14;
-    this.plotWidth = Math.min(this.width - this.left - RIGHT, columns * MAX_CELL_WIDTH);
+    this.plotWidth = this.width - this.left - RIGHT;
     this.plotHeight = Math.min(this.height - TOP - bottom, rows * MAX_CELL_HEIGHT);
     if (this.plotWidth < 1 || this.plotHeight < 1) return;
 
@@ -214,21 +225,31 @@ export class HeatMapCanvas {
     this.drawMarks();
   }
 
-  /** As wide as the longest label, at most a share of the canvas. */
-  private gutterWidth(picture: Picture): number {
-    const known = this.gutterOf;
-    if (known && known.width === this.width && known.picture.rowAxis === picture.rowAxis) return known.gutter;
+  /** As wide as the longest label, at most a share of the canvas; longer labels lose what they all begin with. */
+  private measureGutter({ rowAxis, matrix: { rows } }: Picture): Gutter {
+    const known = this.gutter;
+    if (known?.canvasWidth === this.width && known.axis === rowAxis) return known;
     const limit = this.width * GUTTER_SHARE;
-    let longest = 0;
-    const { rows } = picture.matrix;
     const stride = Math.max(1, Math.floor(rows / 500));
-    for (let row = 0; row < rows; row += stride) {
-      longest = Math.max(longest, this.base.measureText(picture.rowAxis.label(row)).width);
+    const longest = (cut: number) => {
+      let width = 0;
+      for (let row = 0; row < rows; row += stride) {
+        width = Math.max(width, this.base.measureText(rowAxis.label(row).slice(cut)).width);
+      }
+      return width;
+    };
+    let prefix = "";
+    let width = longest(0);
+    if (width > limit && rowAxis.prefix) {
+      prefix = rowAxis.prefix;
+      width = longest(prefix.length);
     }
-    const title = this.base.measureText(picture.rowAxis.title).width;
-    const gutter = Math.ceil(Math.min(limit, Math.max(longest, Math.min(title, 160))) + TICK + 8);
-    this.gutterOf = { picture, width: this.width, gutter };
-    return gutter;
+    return {
+      axis: rowAxis,
+      canvasWidth: this.width,
+      width: Math.ceil(Math.min(limit, width) + TICK + 8),
+      prefix,
+    };
   }
 
   private ink(strength: "strong" | "weak"): string {
@@ -250,6 +271,7 @@ export class HeatMapCanvas {
     const pitch = this.plotHeight / (bottom - top);
     const stride = Math.max(1, Math.ceil(ROW_PITCH / pitch));
     const room = this.left - TICK - 8;
+    const prefix = this.gutter?.prefix ?? "";
     const measure = (label: string) => g.measureText(label).width;
     g.fillStyle = this.ink("strong");
     g.strokeStyle = picture.dark ? "#777" : "#999";
@@ -259,7 +281,8 @@ export class HeatMapCanvas {
     for (let row = first; row < Math.min(bottom, picture.matrix.rows); row += stride) {
       const y = TOP + (row + 0.5 - top) * pitch;
       if (y < TOP + FONT_SIZE / 2 - 2 || y > TOP + this.plotHeight - FONT_SIZE / 2 + 2) continue;
-      g.fillText(elideMiddle(picture.rowAxis.label(row), room, measure), this.left - TICK - 3, y + 0.5);
+      const label = picture.rowAxis.label(row).slice(prefix.length);
+      g.fillText(elideMiddle(label, room, measure), this.left - TICK - 3, y + 0.5);
       g.beginPath();
       g.moveTo(this.left - TICK, Math.round(y) + 0.5);
       g.lineTo(this.left - 1, Math.round(y) + 0.5);
@@ -268,7 +291,8 @@ export class HeatMapCanvas {
     g.fillStyle = this.ink("weak");
     g.textBaseline = "alphabetic";
     g.textAlign = "left";
-    g.fillText(elideMiddle(`${picture.rowAxis.title} ↓`, this.left - 6, measure), 2, TOP - 7);
+    const title = prefix === "" ? picture.rowAxis.title : `${picture.rowAxis.title}: ${prefix}…`;
+    g.fillText(elideMiddle(`${title} ↓`, this.width - 6, measure), 2, TOP - 7);
   }
 
   private drawColumnAxis(picture: Picture): void {

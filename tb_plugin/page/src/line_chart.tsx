@@ -4,8 +4,8 @@ import { useEffect, useLayoutEffect, useMemo, useRef, useState } from "preact/ho
 import UPlot from "uplot";
 
 import type { Dataset, Dimension } from "./api";
-import { elideMiddle, formatExact, formatNumber } from "./format";
-import { type LineData, lineName } from "./lines";
+import { elideStart, formatExact, formatNumber } from "./format";
+import { type LineData, type LineName, lineName } from "./lines";
 import { text } from "./messages";
 import { LINE_COLORS } from "./palette";
 import { placeName, type TargetList } from "./slice";
@@ -27,19 +27,26 @@ interface Props {
 interface Shown {
   line: LinePlace;
   key: string;
-  name: string;
+  name: LineName;
   color: string;
   data: LineData;
 }
 
 export const lineColor = (position: number) => LINE_COLORS[position % LINE_COLORS.length];
 
-/** Where a mark for a value that is no number stands: at the lower edge, or at the edge that it points to. */
-const MARKS: Partial<Record<State, { symbol: string; top: boolean }>> = {
-  [State.NotANumber]: { symbol: "✕", top: false },
-  [State.PlusInfinity]: { symbol: "▲", top: true },
-  [State.MinusInfinity]: { symbol: "▼", top: false },
+/** Marks of values that are no numbers. They stand above the plot, one row a line, where no number can be. */
+const MARKS: Partial<Record<State, string>> = {
+  [State.NotANumber]: "✕",
+  [State.PlusInfinity]: "▲",
+  [State.MinusInfinity]: "▼",
 };
+const MARK_ROW = 12;
+/** Lines beyond share the rows. */
+const MAX_MARK_ROWS = 6;
+
+function hasMarks({ values }: LineData): boolean {
+  return values?.some((value, index) => !Number.isFinite(value) && stateOf(values, index) in MARKS) ?? false;
+}
 
 export function LineChart({ along, lines, data, dataset, list, unit, logY, dark, onRemove }: Props) {
   const [hidden, setHidden] = useState<ReadonlySet<string>>(new Set());
@@ -53,7 +60,7 @@ export function LineChart({ along, lines, data, dataset, list, unit, logY, dark,
     return {
       line,
       key,
-      name: lineName(line, dataset),
+      name: lineName(line),
       color: lineColor(position),
       data: data.get(key) ?? {},
     };
@@ -129,8 +136,8 @@ export function LineChart({ along, lines, data, dataset, list, unit, logY, dark,
               type="button"
               class="legend-toggle"
               aria-pressed={!hidden.has(key)}
-              aria-label={text.toggleLine(name)}
-              title={name}
+              aria-label={text.toggleLine(fullName(name))}
+              title={fullName(name)}
               onClick={() => {
                 const next = new Set(hidden);
                 if (!next.delete(key)) next.add(key);
@@ -138,16 +145,14 @@ export function LineChart({ along, lines, data, dataset, list, unit, logY, dark,
               }}
             >
               <span class="line-swatch" style={{ background: color }} />
-              <span class="legend-name">
-                <LegendName name={name} />
-              </span>
+              <Name name={name} />
               {!values && <span class="legend-note">{error ?? text.loading}</span>}
             </button>
             <button
               type="button"
               class="icon"
-              aria-label={text.removeLine(name)}
-              title={text.removeLine(name)}
+              aria-label={text.removeLine(fullName(name))}
+              title={text.removeLine(fullName(name))}
               onClick={() => onRemove(line)}
             >
               ×
@@ -159,14 +164,19 @@ export function LineChart({ along, lines, data, dataset, list, unit, logY, dark,
   );
 }
 
-/** Elided in the middle by CSS: the end never shrinks. */
-function LegendName({ name }: { name: string }) {
-  const cut = Math.max(0, name.length - 28);
+const fullName = ({ place, target }: LineName) => (target === "" ? place : `${place} · ${target}`);
+
+/** A module that is too long loses its beginning: the end tells it from its neighbors. */
+function Name({ name: { place, target } }: { name: LineName }) {
   return (
-    <>
-      <span class="name-head">{name.slice(0, cut)}</span>
-      <span class="name-tail">{name.slice(cut)}</span>
-    </>
+    <span class="line-name">
+      <span class="line-place">{place}</span>
+      {target !== "" && (
+        <span class="line-target">
+          <bdi>{target}</bdi>
+        </span>
+      )}
+    </span>
   );
 }
 
@@ -186,7 +196,7 @@ function describe(values: LineData["values"] & object, index: number): string {
 function ChartTooltip(props: {
   title: string;
   left: number;
-  rows: { name: string; color: string; value: string }[];
+  rows: { name: LineName; color: string; value: string }[];
 }) {
   const box = useRef<HTMLDivElement>(null);
   const [flip, setFlip] = useState(false);
@@ -199,9 +209,9 @@ function ChartTooltip(props: {
     <div class="tooltip chart-tooltip" role="tooltip" ref={box} style={style}>
       <div class="tooltip-name">{props.title}</div>
       {props.rows.map(({ name, color, value }) => (
-        <div key={name} class="chart-tooltip-row">
+        <div key={fullName(name)} class="chart-tooltip-row">
           <span class="chip" style={{ background: color }} />
-          <span class="chart-tooltip-name">{name}</span>
+          <Name name={name} />
           <strong>{value}</strong>
         </div>
       ))}
@@ -222,12 +232,14 @@ function options(
   const ink = dark ? "#c8c8c8" : "#555";
   const grid = { stroke: dark ? "#3a3a3c" : "#e6e6e8", width: 1 };
   const font = '11px system-ui, "Segoe UI", Roboto, sans-serif';
-  const axis: UPlot.Axis = { stroke: ink, grid, ticks: grid, font, labelFont: font, labelSize: 18 };
+  const axis: UPlot.Axis = { stroke: ink, grid, ticks: grid, font, labelFont: font, labelSize: 16 };
+  const markRows = Math.min(MAX_MARK_ROWS, drawn.filter(({ data }) => hasMarks(data)).length);
   const few = drawn.every(({ data: { values } }) => (values?.length ?? 0) <= 60);
   return {
     width: element.clientWidth,
     height: element.clientHeight,
     legend: { show: false },
+    padding: [10 + markRows * MARK_ROW, along === "target" ? 60 : 16, 0, 0],
     scales: {
       x: { time: false, range: (_, min, max) => (min === max ? [min - 0.5, max + 0.5] : [min, max]) },
       // eslint-disable-next-line @typescript-eslint/no-unsafe-enum-assignment -- uPlot only declares the enumeration
@@ -236,6 +248,7 @@ function options(
     axes: [
       {
         ...axis,
+        size: 30,
         label: along === "target" ? text.axisTitle.target : text.axisTitle[along],
         incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500, 1e3, 2e3, 5e3, 1e4, 2e4, 5e4, 1e5, 1e6, 1e7, 1e8, 1e9],
         values: (_, splits) => splits.map((value) => (Number.isInteger(value) ? String(value) : "")),
@@ -253,7 +266,7 @@ function options(
     series: [
       {},
       ...drawn.map(({ name, color }) => ({
-        label: name,
+        label: fullName(name),
         stroke: color,
         width: 1.5,
         points: { show: few, size: 5, fill: color },
@@ -274,34 +287,45 @@ function options(
 /** Names under the axis where there is room, otherwise positions. */
 function targetAxis(list: TargetList): Partial<UPlot.Axis> {
   return {
-    space: 110,
+    space: 150,
     values: (chart, splits) =>
       splits.map((value) => {
         const label = Number.isInteger(value) ? (list.labels[value] as string | undefined) : undefined;
         if (label === undefined) return "";
-        return elideMiddle(label, 100 * devicePixelRatio, (part) => chart.ctx.measureText(part).width);
+        const own = label.slice(list.prefix.length);
+        return elideStart(own, 140 * devicePixelRatio, (part) => chart.ctx.measureText(part).width);
       }),
   };
 }
 
 /** A symbol for each NaN or infinity, so that it isn't taken for "no data" (or for a number). */
 function drawMarks(chart: UPlot, drawn: Shown[]): void {
+  const marked = drawn.filter(({ data }) => hasMarks(data));
+  if (marked.length === 0) return;
   const { ctx: g, bbox } = chart;
+  const rows = Math.min(MAX_MARK_ROWS, marked.length);
+  const height = MARK_ROW * devicePixelRatio;
+  const top = bbox.top - rows * height;
   g.save();
+  g.fillStyle = "rgb(128 128 128 / 14%)";
+  g.fillRect(bbox.left, top, bbox.width, rows * height);
+  g.font = `${11 * devicePixelRatio}px sans-serif`;
+  g.textAlign = "right";
+  g.textBaseline = "middle";
+  g.fillStyle = "#888";
+  g.fillText("NaN, ±∞", bbox.left - 6 * devicePixelRatio, top + (rows * height) / 2);
   g.font = `bold ${11 * devicePixelRatio}px sans-serif`;
   g.textAlign = "center";
-  g.textBaseline = "middle";
   const xs = chart.data[0];
-  drawn.forEach(({ color, data: { values } }, order) => {
+  marked.forEach(({ color, data: { values } }, order) => {
     if (!values) return;
     g.fillStyle = color;
-    const shift = (8 + (order % 4) * 9) * devicePixelRatio;
+    const y = top + ((order % rows) + 0.5) * height;
     for (let index = 0; index < values.length; ++index) {
       if (Number.isFinite(values[index])) continue;
-      const mark = MARKS[stateOf(values, index)];
+      const symbol = MARKS[stateOf(values, index)];
       const x = chart.valToPos(xs[index], "x", true);
-      if (!mark || x < bbox.left || x > bbox.left + bbox.width) continue;
-      g.fillText(mark.symbol, x, mark.top ? bbox.top + shift : bbox.top + bbox.height - shift);
+      if (symbol !== undefined && x >= bbox.left && x <= bbox.left + bbox.width) g.fillText(symbol, x, y);
     }
   });
   g.restore();

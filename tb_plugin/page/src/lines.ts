@@ -4,7 +4,7 @@ import { useEffect, useRef, useState } from "preact/hooks";
 
 import { type Dataset, type Dimension, DIMENSIONS, fetchLine, type Source } from "./api";
 import type { CellPlace } from "./heat_map_canvas";
-import { rankLabel, SLICE_AXES } from "./labels";
+import { SLICE_AXES } from "./labels";
 import { axisValue, type Slice, type TargetList } from "./slice";
 import { text } from "./messages";
 import type { FloatArray } from "./values";
@@ -37,15 +37,17 @@ export function linePlaces(
   return Object.values(indices).every((index) => index >= 0) ? indices : undefined;
 }
 
-export function lineName(line: LinePlace, dataset: Dataset): string {
+/** What a line is called: the short part, which is never cut, and the module. */
+export interface LineName {
+  place: string;
+  target: string;
+}
+
+export function lineName(line: LinePlace): LineName {
   const parts: string[] = [];
   if (line.along !== "step") parts.push(`${text.axis.step} ${line.step ?? ""}`);
-  if (line.along !== "rank") {
-    const index = dataset.ranks.rank.indexOf(line.rank as number);
-    parts.push(`${text.axis.rank} ${index < 0 ? (line.rank ?? "") : rankLabel(dataset, index)}`);
-  }
-  if (line.along !== "target") parts.push(line.target ?? "");
-  return parts.join(" · ");
+  if (line.along !== "rank") parts.push(`${text.axis.rank} ${line.rank ?? ""}`);
+  return { place: parts.join(" · "), target: line.target ?? "" };
 }
 
 export interface LineData {

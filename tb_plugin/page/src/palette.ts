@@ -59,12 +59,14 @@ export interface StateColors {
   minusInfinity: Rgb;
 }
 
-/** Outside both palettes. */
-export function stateColors(dark: boolean): StateColors {
+/** Outside the palette. */
+export function stateColors(dark: boolean, palette: PaletteKind): StateColors {
+  const extreme: Rgb = dark ? [255, 255, 255] : [16, 16, 16];
   return {
     missing: dark ? [58, 58, 60] : [222, 222, 224],
     notANumber: [224, 0, 122],
-    plusInfinity: [255, 74, 28],
+    // Red is a number of the rainbow.
+    plusInfinity: palette === "rainbow" ? extreme : [255, 74, 28],
     minusInfinity: [126, 46, 214],
   };
 }

@@ -182,7 +182,9 @@ function Popup({ anchor, label, options, selected, onClose }: PopupProps) {
               if (matches.length > 0 && !matches.includes(active)) setActive(matches[0]);
             }}
           />
-          <span class="popup-count">{text.matches(formatCount(found.length))}</span>
+          <span class="popup-count">
+            {text.matches(formatCount(found.length), formatCount(options.length))}
+          </span>
         </div>
       )}
       <div

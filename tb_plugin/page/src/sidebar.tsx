@@ -118,7 +118,9 @@ export function Sidebar(props: Props) {
           onChange={(palette) => update({ palette })}
         />
       </fieldset>
-      {props.slice && <Legend slice={props.slice} dark={props.dark} onJump={props.onJump} />}
+      {props.slice && (
+        <Legend slice={props.slice} dark={props.dark} palette={state.palette} onJump={props.onJump} />
+      )}
       <p class="help">{text.mapHelp}</p>
     </form>
   );
@@ -155,7 +157,7 @@ function ValueControl({ state, dataset, list, index, selectIndex, playing, setPl
           disabled={index <= 0}
           onClick={() => selectIndex(index - 1)}
         >
-          ◀
+          <Icon shape="previous" />
         </button>
         <input
           type="range"
@@ -174,7 +176,7 @@ function ValueControl({ state, dataset, list, index, selectIndex, playing, setPl
           disabled={index >= last}
           onClick={() => selectIndex(index + 1)}
         >
-          ▶
+          <Icon shape="next" />
         </button>
         <button
           type="button"
@@ -185,10 +187,35 @@ function ValueControl({ state, dataset, list, index, selectIndex, playing, setPl
           disabled={last < 1}
           onClick={() => setPlaying(!playing)}
         >
-          {playing ? "❚❚" : "⏵"}
+          <Icon shape={playing ? "pause" : "play"} />
         </button>
       </div>
     </div>
+  );
+}
+
+// Drawn, since few fonts have these characters.
+const SHAPES = {
+  previous: "M10 3 5 8l5 5",
+  next: "M6 3l5 5-5 5",
+  play: "M4 2.5v11l9-5.5z",
+  pause: "M4 3h3v10H4zM9 3h3v10H9z",
+};
+
+function Icon({ shape }: { shape: keyof typeof SHAPES }) {
+  const filled = shape === "play" || shape === "pause";
+  return (
+    <svg
+      viewBox="0 0 16 16"
+      width="16"
+      height="16"
+      aria-hidden="true"
+      fill={filled ? "currentColor" : "none"}
+      stroke={filled ? "none" : "currentColor"}
+      stroke-width="2"
+    >
+      <path d={SHAPES[shape]} />
+    </svg>
   );
 }
 
@@ -217,9 +244,16 @@ function PlainSelect<T extends string>({ label, name, value, options, onChange, 
   );
 }
 
-function Legend({ slice, dark, onJump }: { slice: Slice; dark: boolean; onJump: (state: State) => void }) {
+interface LegendProps {
+  slice: Slice;
+  dark: boolean;
+  palette: PaletteKind;
+  onJump: (state: State) => void;
+}
+
+function Legend({ slice, dark, palette, onJump }: LegendProps) {
   const { counts } = slice.summary;
-  const colors = stateColors(dark);
+  const colors = stateColors(dark, palette);
   const rows = [
     { state: State.NotANumber, key: "notANumber" },
     { state: State.PlusInfinity, key: "plusInfinity" },

@@ -10,7 +10,15 @@ import {
   type Source,
   type Targets,
 } from "./api";
-import { rankLabel, SLICE_AXES, stepDetail, stepLabel, targetLabels } from "./labels";
+import {
+  commonPrefix,
+  rankLabel,
+  SLICE_AXES,
+  stepDetail,
+  stepDetailKind,
+  stepLabel,
+  targetLabels,
+} from "./labels";
 import { text } from "./messages";
 import { summarize, type Summary } from "./values";
 import type { AxisText } from "./heat_map_canvas";
@@ -20,6 +28,8 @@ export interface TargetList {
   labels: string[];
   /** Label → index. */
   places: Map<string, number>;
+  /** What all labels begin with. */
+  prefix: string;
 }
 
 export interface Slice {
@@ -50,7 +60,8 @@ export async function loadTargets(
   if (known) return known;
   const targets = await fetchTargets(db, version, metric, signal);
   const labels = targetLabels(targets);
-  const list = { targets, labels, places: new Map(labels.map((label, index) => [label, index])) };
+  const places = new Map(labels.map((label, index) => [label, index]));
+  const list = { targets, labels, places, prefix: commonPrefix(labels) };
   lists.set(key, list);
   if (lists.size > 16) lists.delete(lists.keys().next().value as string);
   return list;
@@ -95,14 +106,21 @@ export function placeName(dataset: Dataset, list: TargetList, dimension: Dimensi
 }
 
 function axisText(dataset: Dataset, list: TargetList, dimension: Dimension): AxisText {
-  if (dimension === "target") return { title: text.axisTitle.target, label: (index) => list.labels[index] };
+  if (dimension === "target") {
+    return { title: text.axisTitle.target, label: (index) => list.labels[index], prefix: list.prefix };
+  }
   if (dimension === "rank") {
     return { title: text.axisTitle.rank, label: (index) => String(dataset.ranks.rank[index]) };
   }
-  const detailed = dataset.steps.training_step !== undefined;
+  const kind = stepDetailKind(dataset);
+  const title = {
+    none: text.axisTitle.step,
+    training: text.axisTitle.stepTraining,
+    micro: text.axisTitle.stepMicro,
+  };
   return {
-    title: detailed ? text.axisTitle.stepDetailed : text.axisTitle.step,
+    title: title[kind],
     label: (index) => String(dataset.steps.step[index]),
-    detail: detailed ? (index) => stepDetail(dataset, index) : undefined,
+    detail: kind === "none" ? undefined : (index) => stepDetail(dataset, index),
   };
 }

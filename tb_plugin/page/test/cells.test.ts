@@ -18,7 +18,7 @@ import { summarize } from "../src/values";
 
 const summary = summarize(new Float32Array([0, 1]));
 const scale = makeScale(summary, "linear", "full");
-const colors = codeColors(scale, "safe", stateColors(false));
+const colors = codeColors(scale, "safe", stateColors(false, "safe"));
 const priorities = codePriorities(0.5);
 
 function draw(codes: Uint16Array, rows: number, columns: number, width: number, height: number): Uint32Array {

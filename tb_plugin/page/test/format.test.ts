@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { elideMiddle, formatBytes, formatExact, formatNumber } from "../src/format";
+import { elideMiddle, elideStart, formatBytes, formatExact, formatNumber } from "../src/format";
 
 test("numbers are short, and nothing is cut to a bound", () => {
   assert.equal(formatNumber(0), "0");
@@ -32,6 +32,9 @@ test("names lose their middle, never their end", () => {
   assert.equal(cut.length, 30);
   assert.ok(cut.startsWith("Module.0") && cut.endsWith("output.0"));
   assert.equal(elideMiddle("abcdef", 0, width), "…");
+  assert.equal(elideStart("layers.11.mlp", 6, width), "…1.mlp");
+  assert.equal(elideStart("short", 5, width), "short");
+  assert.equal(elideStart("abcdef", 0, width), "…");
 });
 
 test("sizes of files", () => {

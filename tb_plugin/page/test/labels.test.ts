@@ -2,7 +2,7 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 
 import type { Dataset } from "../src/api";
-import { rankLabel, stepDetail, stepLabel, targetLabels } from "../src/labels";
+import { commonPrefix, rankLabel, stepDetail, stepLabel, targetLabels } from "../src/labels";
 
 const dataset: Dataset = {
   db: "run.trend.db",
@@ -21,6 +21,23 @@ test("steps say which training step they are of, where the file tells", () => {
   assert.equal(stepDetail(dataset, 2), "8/0");
   assert.equal(stepLabel(plain, 1), "9");
   assert.equal(stepDetail(plain, 1), "");
+});
+
+test("steps say no more than tells them apart", () => {
+  const steps = { step: [0, 1, 2], training_step: [7, 8, 9], micro_step: [0, 0, 0] };
+  assert.equal(stepLabel({ ...dataset, steps }, 1), "1 (training step 8)");
+  assert.equal(stepDetail({ ...dataset, steps }, 1), "8");
+  const same = { ...steps, training_step: [0, 1, 2] };
+  assert.equal(stepLabel({ ...dataset, steps: same }, 1), "1");
+  assert.equal(stepDetail({ ...dataset, steps: same }, 1), "");
+});
+
+test("the common prefix ends at a dot and leaves each name a part of its own", () => {
+  assert.equal(commonPrefix(["Module.h.10.a", "Module.h.11.b"]), "Module.h.");
+  assert.equal(commonPrefix(["Module.a", "Module.a"]), "Module.");
+  assert.equal(commonPrefix(["Module.a", "Torch.add"]), "");
+  assert.equal(commonPrefix(["Module.a.b"]), "");
+  assert.equal(commonPrefix([]), "");
 });
 
 test("ranks say their host, where the file tells", () => {
