@@ -1,0 +1,32 @@
+// Statistics of torch's tensors.
+//
+// Nothing here changes training: no autograd graph, no version counter, no random numbers, no
+// dispatch modes of the caller's, no synchronisation with a device. Thread-safe; the Python lock is
+// not needed.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <optional>
+
+#include "hook/tensor_stats.h"
+
+namespace trendprobe {
+
+/// The tensor whose memory is to be measured: `tensor` itself, or what torch.func.grad() has
+/// wrapped. Undefined where there is no such memory in main memory: other devices, meta and fake
+/// tensors, tensor subclasses with __torch_dispatch__, sparse, quantized and nested ones, vmap's
+/// batches, freed storages (FSDP), sub-byte types.
+at::Tensor measurable(const at::Tensor& tensor);
+
+/// Measures what measurable() returned. Nothing for an empty tensor. Throws std::bad_alloc.
+std::optional<TensorStatistics> measure(const at::Tensor& measurable);
+
+/// The same statistics computed by the tensor's own device, as a 1-D tensor there, in the order of
+/// TensorStatistics' members: float64, or float32 where the device has nothing wider. Counts are
+/// rounded to that type. The work is queued on the current stream, and nothing waits for it.
+/// Undefined where `tensor` can't be measured (see measurable(), any device taken) or the device
+/// lacks an operator. Throws nothing.
+at::Tensor measure_on_device(const at::Tensor& tensor) noexcept;
+
+}  // namespace trendprobe

@@ -1,0 +1,56 @@
+"""Statistics of torch tensors in one pass over their memory. Import torch first.
+
+Neither function raises, and neither changes training: no autograd graph, no version counter, no random numbers, no
+dispatch modes, no synchronization with a device. Both may be called from any thread.
+"""
+
+from typing import NamedTuple, final
+
+import torch
+
+@final
+class Statistics(NamedTuple):
+    """Statistics of one tensor. Complex elements are measured by their absolute values, False and True as 0 and 1."""
+
+    norm: float
+    """L2 norm; NaN if an element is NaN.
+
+    Summed in float64, then rounded to float32 for types of at most 32 bits (64 for complex). So it is right where
+    `torch.norm` overflows (float16: beyond 65,504), and the norm of a 0-d tensor is its absolute value.
+    """
+    max: float
+    """Greatest element; NaN if an element is NaN. An integer beyond 2**53 is rounded."""
+    min: float
+    """Least element, in the same way."""
+    mean: float
+    """Mean, in the same way as the norm; NaN also if both infinities occur."""
+    nans: int
+    """Elements that are NaN."""
+    infs: int
+    """Elements that are infinite."""
+    zeros: int
+    """Elements that are 0 or -0."""
+    count: int  # type: ignore[assignment]  # not the method of tuple
+    """Elements."""
+
+def measure(tensor: object, /) -> Statistics | None:
+    """Measure a tensor in main memory.
+
+    The same memory gives the same bits, whatever the processor and the number of threads. Python's lock is released
+    while a tensor of 16,384 or more elements is measured.
+
+    Returns None if there is nothing to measure: an empty tensor; one on another device (see `measure_on_device`);
+    meta, fake, sparse, quantized and nested tensors; vmap's batches; subclasses that intercept operators, such as
+    DTensor (pass its `to_local()`); freed storage; types of less than a byte; anything that is no tensor. A tensor
+    inside torch.func.grad() is measured.
+    """
+
+def measure_on_device(tensor: torch.Tensor, /) -> torch.Tensor | None:
+    """Queue the measurement of a tensor on its own device, and do not wait for it.
+
+    Returns a 1-D tensor on that device with the fields of `Statistics` in their order: float64, or float32 where the
+    device is known for nothing wider, counts rounded to that type. It is the device's own arithmetic, so the last
+    digits differ from `measure`. Float16 and bfloat16 are summed in float32. Works for main memory too.
+
+    Returns None for what `measure` returns None for, devices aside, and where the device lacks an operator.
+    """
