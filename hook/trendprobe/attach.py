@@ -23,6 +23,7 @@ def enable() -> bool:
     warning, if msProbe or what TrendProbe needs of it is missing; the training is not affected then.
     """
     try:
+        importlib.import_module("torch")  # loads the libraries that our extension is linked to
         importlib.import_module("trendprobe._tensor_stats")
     except ImportError as error:
         logger.warning("TrendProbe records nothing: %s (it must be built where torch is installed)", error)
