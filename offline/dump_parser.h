@@ -1,7 +1,7 @@
 // Parses one directory's dump.json and construct.json into a DumpStep.
 //
 // What is damaged is reported, never thrown: every complete entry before the damage is kept.
-// Rules: docs/numbering.md; the files are those of msProbe 26.2.0.
+// The files are those of msProbe 26.2.0.
 #pragma once
 
 #include <deque>

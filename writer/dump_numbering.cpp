@@ -1,4 +1,4 @@
-// TrendProbe's own numbering of dump data: docs/numbering.md says it in words.
+// TrendProbe's own numbering of dump data.
 #include <algorithm>
 #include <limits>
 #include <map>

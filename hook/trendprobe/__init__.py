@@ -5,7 +5,7 @@ Call ``enable()`` before msProbe's ``PrecisionDebugger`` or ``TrainerMon`` is ma
 
     "trend_db": {"enable": true, "path": "./trend", "keep_files": true}
 
-Without that block nothing changes. ``docs/hook.md`` describes every key.
+Without that block nothing changes. ``TrendSettings`` describes every key.
 """
 
 from trendprobe._recorder import __version__

@@ -1,6 +1,6 @@
 """The recorder of one process: hook/recorder.h. Needs no torch. Thread-safe."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 __version__: str
 

@@ -70,7 +70,7 @@ class TrendDataWriter(DataWriter):  # type: ignore[misc]
 
     @property
     def keeps_files(self) -> bool:
-        """msProbe's own statistics are wanted."""
+        """MsProbe's own statistics are wanted."""
         return self._keep_files or not self._is_recording
 
     @property
@@ -209,7 +209,11 @@ class TrendDataWriter(DataWriter):  # type: ignore[misc]
             self._recorder.submit_dump_step(
                 int(found[1]),
                 [
-                    (name, name in recomputed, [(suffix, _values(m)) for section in entries[name].values() for suffix, m in section])
+                    (
+                        name,
+                        name in recomputed,
+                        [(suffix, _values(m)) for section in entries[name].values() for suffix, m in section],
+                    )
                     for name in data  # msProbe's order, without what it took back
                     if name in entries
                 ],

@@ -27,8 +27,10 @@ class MonitorMetrics(dict[str, Any]):
     measured: dict[str, float] | None = None
 
 
-def measuring(get_metrics: Callable[..., Any], is_recording: Callable[[], bool], keeps_files: Callable[[], bool]) -> Any:
-    """msProbe's get_metrics(), which computes the operations of a set of tensors, with our measurement added.
+def measuring(
+    get_metrics: Callable[..., Any], is_recording: Callable[[], bool], keeps_files: Callable[[], bool]
+) -> Any:
+    """MsProbe's get_metrics(), which computes the operations of a set of tensors, with our measurement added.
 
     Without msProbe's files its own operations are not run where ours give the same.
     """

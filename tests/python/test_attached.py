@@ -1,0 +1,101 @@
+"""A training under the real msProbe with TrendProbe attached: the shard against msProbe's own files, and the losses."""
+
+import json
+import os
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+Row = dict[str, float | None]
+
+
+def train(directory: Path, *, attached: bool, keep_files: bool = True) -> None:
+    """Three steps of the demo's model in one process, a NaN in the last of them."""
+    directory.mkdir()
+    for name in ("dump", "monitor"):
+        config = json.loads((ROOT / f"examples/msprobe_{name}.json").read_text())
+        config["trend_db"]["keep_files"] = keep_files
+        (directory / f"{name}.json").write_text(json.dumps(config))
+    result = subprocess.run(
+        [sys.executable, *(["-m", "trendprobe.run"] if attached else []), ROOT / "examples/train_gpt.py"]
+        + ["--steps", "3", "--nan-step", "2", "--dump-config", "dump.json", "--monitor-config", "monitor.json"]
+        + ["--loss-file", "losses.txt"],
+        cwd=directory,
+        env={**os.environ, "MONITOR_OUTPUT_DIR": str(directory / "monitor"), "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert result.returncode == 0, result.stderr
+
+
+def rows(path: Path) -> dict[tuple[object, ...], Row]:
+    with sqlite3.connect(path) as database:
+        statistics = [row[1] for row in database.execute("PRAGMA table_info(trend_data)")][4:]
+        found = database.execute(
+            f"SELECT rank, step, target_name, vpp_stage, micro_step, metric_name, {', '.join(statistics)} FROM trend_data "
+            "JOIN monitoring_targets USING (target_id) JOIN monitoring_metrics USING (metric_id)"
+        )
+        return {row[:6]: dict(zip(statistics, row[6:], strict=True)) for row in found}
+
+
+def assert_same(ours: dict[tuple[object, ...], Row], theirs: dict[tuple[object, ...], Row]) -> None:
+    """Equal to 1e-6, the float32 that msProbe computes in; a mean relative to the largest element."""
+    assert ours.keys() == theirs.keys()
+    for key, expected in theirs.items():
+        found = ours[key]
+        scale = max((abs(expected[name] or 0) for name in ("max", "min")), default=0)
+        for name, value in expected.items():
+            if value is None:
+                assert found[name] is None, (key, name)
+            else:
+                magnitude = scale if name == "mean" else abs(value)
+                # The CSV has 12 digits behind the point.
+                assert found[name] == pytest.approx(value, rel=0, abs=1e-6 * magnitude + 1e-12), (key, name)
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("attached")
+    train(root / "plain", attached=False)
+    train(root / "attached", attached=True)
+    train(root / "alone", attached=True, keep_files=False)
+    return root
+
+
+@pytest.mark.parametrize("kind", ["dump", "monitor"])
+def test_shard_holds_what_the_files_of_the_same_run_hold(runs: Path, kind: str, trendprobe: Callable) -> None:
+    run = runs / "attached"
+    trendprobe("merge", "--data", run / "trend", "--db", run / "from_shard")
+    trendprobe("merge", "--data", run / "msprobe_dump", "--data", run / "monitor", "--db", run / "from_files")
+    ours = rows(run / f"from_shard/{kind}_data.trend.db")
+    assert len(ours) > 2000
+    assert_same(ours, rows(run / f"from_files/{kind}_data.trend.db"))
+
+
+def test_losses_and_parameters_are_the_same_bit_for_bit(runs: Path) -> None:
+    plain = (runs / "plain/losses.txt").read_text()
+    assert plain.count("\n") == 7  # six losses and the parameters' digest
+    assert (runs / "attached/losses.txt").read_text() == plain
+    assert (runs / "alone/losses.txt").read_text() == plain
+
+
+def test_without_files_the_shard_is_the_same_and_msprobe_writes_none(runs: Path, trendprobe: Callable) -> None:
+    run = runs / "alone"
+    assert not [
+        path for path in run.rglob("*") if path.suffix == ".csv" or path.name in ("stack.json", "construct.json")
+    ]
+    trendprobe("merge", "--data", run / "trend", "--db", run / "db")
+    trendprobe("merge", "--data", runs / "attached/trend", "--db", run / "expected")
+    for kind in ("dump", "monitor"):
+        assert_same(rows(run / f"db/{kind}_data.trend.db"), rows(run / f"expected/{kind}_data.trend.db"))
+
+
+def test_without_the_launcher_nothing_is_recorded(runs: Path) -> None:
+    assert not (runs / "plain/trend").exists()
