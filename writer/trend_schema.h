@@ -92,7 +92,9 @@ inline constexpr std::string_view kFirstNonFinite =
     "JOIN monitoring_metrics m ON m.metric_id = n.metric_id "
     "JOIN monitoring_targets t ON t.target_id = n.target_id "
     "JOIN trendprobe_target_order o ON o.target_id = n.target_id "
-    "ORDER BY n.step, o.position, n.rank, n.metric_id, n.statistic LIMIT ?";
+    // Within a step the forward pass comes first: gradients carry a value to every module before.
+    "ORDER BY n.step, m.metric_name NOT IN ('forward', 'actv'), o.position, n.rank, n.metric_id, "
+    "n.statistic LIMIT ?";
 
 /// ANALYZE of every table but trend_data.
 extern const char* const kAnalyze;
