@@ -21,10 +21,10 @@ def train(directory: Path, *, attached: bool, keep_files: bool = True) -> None:
         config = json.loads((ROOT / f"examples/msprobe_{name}.json").read_text())
         config["trend_db"]["keep_files"] = keep_files
         (directory / f"{name}.json").write_text(json.dumps(config))
+    launcher = ["-m", "trendprobe.run"] if attached else []
+    flags = "--steps 3 --nan-step 2 --dump-config dump.json --monitor-config monitor.json --loss-file losses.txt"
     result = subprocess.run(
-        [sys.executable, *(["-m", "trendprobe.run"] if attached else []), ROOT / "examples/train_gpt.py"]
-        + ["--steps", "3", "--nan-step", "2", "--dump-config", "dump.json", "--monitor-config", "monitor.json"]
-        + ["--loss-file", "losses.txt"],
+        [sys.executable, *launcher, ROOT / "examples/train_gpt.py", *flags.split()],
         cwd=directory,
         env={**os.environ, "MONITOR_OUTPUT_DIR": str(directory / "monitor"), "OMP_NUM_THREADS": "1"},
         capture_output=True,
@@ -39,8 +39,8 @@ def rows(path: Path) -> dict[tuple[object, ...], Row]:
     with sqlite3.connect(path) as database:
         statistics = [row[1] for row in database.execute("PRAGMA table_info(trend_data)")][4:]
         found = database.execute(
-            f"SELECT rank, step, target_name, vpp_stage, micro_step, metric_name, {', '.join(statistics)} FROM trend_data "
-            "JOIN monitoring_targets USING (target_id) JOIN monitoring_metrics USING (metric_id)"
+            f"SELECT rank, step, target_name, vpp_stage, micro_step, metric_name, {', '.join(statistics)} "
+            "FROM trend_data JOIN monitoring_targets USING (target_id) JOIN monitoring_metrics USING (metric_id)"
         )
         return {row[:6]: dict(zip(statistics, row[6:], strict=True)) for row in found}
 

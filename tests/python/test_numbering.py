@@ -72,8 +72,9 @@ def test_recomputed_forwards_are_a_metric_of_their_own(merged: Callable) -> None
     for name in ("pt_L0_proc", "pt_L0_reentrant"):
         counts = dict(
             merged(name).execute(
-                "SELECT metric_name, count(DISTINCT target_id) FROM trend_data JOIN monitoring_metrics USING (metric_id) "
-                "JOIN monitoring_targets USING (target_id) WHERE target_name LIKE '%.layers.1.%' GROUP BY 1"
+                "SELECT metric_name, count(DISTINCT target_id) FROM trend_data "
+                "JOIN monitoring_metrics USING (metric_id) JOIN monitoring_targets USING (target_id) "
+                "WHERE target_name LIKE '%.layers.1.%' GROUP BY 1"
             )
         )
         assert 0 < counts["recompute"] <= counts["forward"], name
@@ -91,7 +92,8 @@ def test_keyword_tensors_that_msprobe_leaves_out_are_kept(merged: Callable) -> N
         merged("pt_L0_proc")
         .execute(
             "SELECT count(*) FROM trend_data JOIN monitoring_targets USING (target_id) "
-            "JOIN monitoring_metrics USING (metric_id) WHERE target_name LIKE '%.input.scale' AND metric_name = 'forward'"
+            "JOIN monitoring_metrics USING (metric_id) "
+            "WHERE target_name LIKE '%.input.scale' AND metric_name = 'forward'"
         )
         .fetchone()
     )

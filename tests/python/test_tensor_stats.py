@@ -5,7 +5,7 @@ import math
 import pytest
 
 torch = pytest.importorskip("torch")
-from trendprobe import _tensor_stats as tensor_stats
+from trendprobe import _tensor_stats as tensor_stats  # noqa: E402
 
 
 def test_ordinary_tensor() -> None:
