@@ -66,7 +66,7 @@ class TrendDataWriter(DataWriter):  # type: ignore[misc]
         self._entries: dict[str, dict[str, list[tuple[str, Any]]]] = {}
         self._recomputed: set[str] = set()
         writer = weakref.ref(self)
-        before_exit(lambda: (found := writer()) and found.submit_step())  # type: ignore[func-returns-value,arg-type,return-value]
+        before_exit(lambda: (found := writer()) and found.submit_step())  # type: ignore[func-returns-value,arg-type]
 
     @property
     def keeps_files(self) -> bool:
@@ -142,8 +142,8 @@ class TrendDataWriter(DataWriter):  # type: ignore[misc]
 
     def _take_value(self, suffix: str, value: Any, tensors: list[tuple[str, Any]]) -> None:
         if isinstance(value, (list, tuple)):
-            for index, element in enumerate(value):
-                self._take_value(f"{suffix}.{index}", element, tensors)
+            for position, element in enumerate(value):
+                self._take_value(f"{suffix}.{position}", element, tensors)
         elif isinstance(value, dict):
             index = value.get("tensor_stat_index")
             if isinstance(index, int):
@@ -165,7 +165,7 @@ class TrendDataWriter(DataWriter):  # type: ignore[misc]
         if self.keeps_files or kwargs.get("level") == "debug":
             super().initialize_json_file(**kwargs)
         elif not self.cache_data:
-            self.cache_data = {**kwargs, "dump_data_dir": self.dump_tensor_data_dir, "data": {}}
+            self.cache_data: Any = {**kwargs, "dump_data_dir": self.dump_tensor_data_dir, "data": {}}
 
     def update_stack(self, name: str, stack_data: Any) -> None:
         """Call stacks go to msProbe's file only."""
@@ -182,8 +182,8 @@ class TrendDataWriter(DataWriter):  # type: ignore[misc]
         if self.keeps_files or self.cache_debug:
             super().write_json()
         else:
-            self.stat_stack_list = []
-            self.crc32_stack_list = []
+            self.stat_stack_list: Any = []
+            self.crc32_stack_list: Any = []
 
     def reset_cache(self) -> None:
         """Ends a step: hands it to the recorder."""
@@ -233,7 +233,7 @@ class TrendDataWriter(DataWriter):  # type: ignore[misc]
         for measurements in waiting.values():
             rows = torch.stack([measurement.measured for measurement in measurements]).cpu().tolist()
             for measurement, row in zip(measurements, rows):
-                measurement.measured = Statistics(row)
+                measurement.measured = Statistics(row)  # type: ignore[call-arg]  # a struct sequence: takes one iterable
 
 
 def _values(measurement: Any) -> Values:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -96,7 +96,7 @@ class TrendCsvWriter(CSVWriterWithAD):  # type: ignore[misc]
         if self._keep_files or not self._is_recording:
             super().write_csv(prefix, step)
         else:
-            self.context_dict = defaultdict(list)
+            self.context_dict: Any = defaultdict(list)
 
     def write_metrics(self, ops: list[str], metric_value: Any, step: int, prefix: str = "", **kwargs: Any) -> None:
         """Takes the records of one metric and training step."""
@@ -107,7 +107,7 @@ class TrendCsvWriter(CSVWriterWithAD):  # type: ignore[misc]
 
     def _record(self, ops: list[str], metric_value: dict[str, dict[str, Any]], step: int, prefix: str) -> None:
         statistics = [op for op in ops if op not in _NO_STATISTICS]
-        rows = []
+        rows: list[tuple[str, int, int, Sequence[float | None]]] = []
         for tag, metrics in metric_value.items():
             # '<vpp>:<name>[:<micro-step>]/rank<R>/<kind>'
             stage, name, *micro_step = tag.split("/")[0].split(":")
