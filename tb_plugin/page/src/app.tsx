@@ -345,8 +345,8 @@ function Lines({ state, update, dataset, source, list, dark }: LinesProps) {
       linePlaces(lines[position], dataset, list) ? value : { error: text.noSuchLine },
     ]),
   );
-  const [cleared, setCleared] = useState<LinePlace[]>();
-  useEffect(() => setCleared(undefined), [state.lines]);
+  // What the last clearing took, good for as long as nothing else happened to the lines.
+  const [cleared, setCleared] = useState<{ taken: LinePlace[]; left: LinePlace[] }>();
   return (
     <>
       <header class="line-header">
@@ -365,20 +365,20 @@ function Lines({ state, update, dataset, source, list, dark }: LinesProps) {
               type="button"
               class="button"
               onClick={() => {
-                update({ lines: state.lines.filter((line) => line.along !== along) });
-                // After the effect above, which forgets an older clearing.
-                setTimeout(() => setCleared(lines), 0);
+                const left = state.lines.filter((line) => line.along !== along);
+                update({ lines: left });
+                setCleared({ taken: lines, left });
               }}
             >
               {text.clear}
             </button>
           </>
         )}
-        {lines.length === 0 && cleared && (
+        {lines.length === 0 && cleared?.left === state.lines && (
           <button
             type="button"
             class="button"
-            onClick={() => update({ lines: [...state.lines, ...cleared] })}
+            onClick={() => update({ lines: [...state.lines, ...cleared.taken] })}
           >
             {text.undo}
           </button>
