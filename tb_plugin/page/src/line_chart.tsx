@@ -41,6 +41,8 @@ const MARKS: Partial<Record<State, string>> = {
   [State.MinusInfinity]: "▼",
 };
 const MARK_ROW = 12;
+/** Between them and the plot, whose uppermost number stands half above its edge. */
+const MARK_GAP = 7;
 /** Lines beyond share the rows. */
 const MAX_MARK_ROWS = 6;
 
@@ -239,7 +241,7 @@ function options(
     width: element.clientWidth,
     height: element.clientHeight,
     legend: { show: false },
-    padding: [10 + markRows * MARK_ROW, along === "target" ? 60 : 16, 0, 0],
+    padding: [10 + (markRows > 0 ? MARK_GAP + markRows * MARK_ROW : 0), along === "target" ? 60 : 16, 0, 0],
     scales: {
       x: { time: false, range: (_, min, max) => (min === max ? [min - 0.5, max + 0.5] : [min, max]) },
       // eslint-disable-next-line @typescript-eslint/no-unsafe-enum-assignment -- uPlot only declares the enumeration
@@ -305,7 +307,7 @@ function drawMarks(chart: UPlot, drawn: Shown[]): void {
   const { ctx: g, bbox } = chart;
   const rows = Math.min(MAX_MARK_ROWS, marked.length);
   const height = MARK_ROW * devicePixelRatio;
-  const top = bbox.top - rows * height;
+  const top = bbox.top - MARK_GAP * devicePixelRatio - rows * height;
   g.save();
   g.fillStyle = "rgb(128 128 128 / 14%)";
   g.fillRect(bbox.left, top, bbox.width, rows * height);
