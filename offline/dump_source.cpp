@@ -1,17 +1,17 @@
 #include "offline/dump_source.h"
 
 #include <algorithm>
-#include <atomic>
 #include <charconv>
 #include <map>
 #include <optional>
 #include <set>
 #include <string>
 #include <system_error>
-#include <thread>
 #include <utility>
 
+#include "offline/directory_listing.h"
 #include "offline/dump_parser.h"
+#include "offline/parallel_for.h"
 
 namespace trendprobe {
 namespace {
@@ -27,35 +27,6 @@ std::optional<std::int64_t> number_after(std::string_view prefix, std::string_vi
   const auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), value);
   if (error != std::errc() || end != name.data() + name.size()) return std::nullopt;
   return value;
-}
-
-/// The directory's entries, sorted by name; nothing, after a report, if it can't be read.
-std::vector<fs::path> sorted_entries(const fs::path& directory, Diagnostics& diagnostics) {
-  std::vector<fs::path> entries;
-  std::error_code error;
-  for (fs::directory_iterator it(directory, error), end; !error && it != end; it.increment(error)) {
-    entries.push_back(it->path());
-  }
-  if (error) {
-    diagnostics.report({Severity::kSkipped,
-                        directory.string(),
-                        {},
-                        "can't be read: " + error.message(),
-                        "what was listed before"});
-  }
-  std::sort(entries.begin(), entries.end());
-  return entries;
-}
-
-bool is_listable(const fs::path& path) {
-  std::error_code error;
-  return fs::is_directory(path, error);
-}
-
-std::uint64_t size_of(const fs::path& path) {
-  std::error_code error;
-  const std::uintmax_t size = fs::file_size(path, error);
-  return error ? 0 : size;
 }
 
 /// One rank<R> or proc<PID> directory of one step.
@@ -79,23 +50,16 @@ class DumpSource : public RecordSource {
     assign_ranks(diagnostics);
     std::vector<std::int32_t> micro_steps(directories_.size(), 1);
     if (options_.micro_steps) {
-      std::atomic<std::size_t> next = 0;
-      const auto count = [&] {
+      parallel_for(directories_.size(), jobs, [&](std::size_t i) {
         // The reader reports what is wrong with construct.json; here it would be said twice.
-        for (std::size_t i = next++; i < directories_.size(); i = next++) {
-          Diagnostics ignored;
-          DumpParser parser(ignored);
-          if (const fs::path construct = directories_[i].path / "construct.json";
-              size_of(construct) > 0) {
-            parser.parse_construct(construct);
-          }
-          micro_steps[i] = count_micro_steps(parser.step(), options_);
+        Diagnostics ignored;
+        DumpParser parser(ignored);
+        if (const fs::path construct = directories_[i].path / "construct.json";
+            size_of(construct) > 0) {
+          parser.parse_construct(construct);
         }
-      };
-      std::vector<std::jthread> threads;
-      const std::size_t extra = std::min<std::size_t>(jobs, directories_.size());
-      for (std::size_t i = 1; i < extra; ++i) threads.emplace_back(count);
-      count();
+        micro_steps[i] = count_micro_steps(parser.step(), options_);
+      });
     }
     std::vector<ReadUnit> units;
     for (std::size_t i = 0; i < directories_.size(); ++i) {
@@ -144,7 +108,7 @@ class DumpSource : public RecordSource {
   void find_directories(Diagnostics& diagnostics) {
     for (const fs::path& step_path : sorted_entries(directory_, diagnostics)) {
       const std::string step_name = step_path.filename();
-      if (!step_name.starts_with("step") || !is_listable(step_path)) continue;
+      if (!step_name.starts_with("step") || !is_directory_or_link(step_path)) continue;
       const std::optional<std::int64_t> step = number_after("step", step_name);
       if (!step) {
         diagnostics.report({Severity::kSkipped,
@@ -156,7 +120,8 @@ class DumpSource : public RecordSource {
       }
       for (const fs::path& path : sorted_entries(step_path, diagnostics)) {
         const std::string name = path.filename();
-        if (!(name.starts_with("rank") || name.starts_with("proc")) || !is_listable(path)) {
+        if (!(name.starts_with("rank") || name.starts_with("proc")) ||
+            !is_directory_or_link(path)) {
           continue;
         }
         ProcessDirectory found;
@@ -256,7 +221,7 @@ class DumpSource : public RecordSource {
 bool is_dump_tree(const fs::path& directory) {
   std::error_code error;
   for (fs::directory_iterator it(directory, error), end; !error && it != end; it.increment(error)) {
-    if (number_after("step", it->path().filename().string()) && is_listable(it->path())) {
+    if (number_after("step", it->path().filename().string()) && is_directory_or_link(it->path())) {
       return true;
     }
   }

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <atomic>
 #include <charconv>
 #include <cmath>
 #include <map>
@@ -11,13 +10,14 @@
 #include <string>
 #include <string_view>
 #include <system_error>
-#include <thread>
 #include <tuple>
 #include <utility>
 #include <vector>
 
 #include "offline/csv_reader.h"
+#include "offline/directory_listing.h"
 #include "offline/file_contents.h"
+#include "offline/parallel_for.h"
 #include "writer/value_encoding.h"
 
 namespace trendprobe {
@@ -54,10 +54,29 @@ std::optional<std::int64_t> parse_digits(std::string_view text) {
   return value;
 }
 
+/// The seconds since the start of a leap year that a time such as Dec03_21-34-40 means. None for
+/// another form.
+std::optional<std::int64_t> seconds_of_year(std::string_view time) {
+  constexpr std::string_view kMonths = "JanFebMarAprMayJunJulAugSepOctNovDec";
+  constexpr std::array<int, 12> kDaysBefore = {0,   31,  60,  91,  121, 152,
+                                               182, 213, 244, 274, 305, 335};
+  if (time.size() != 14 || time[5] != '_' || time[8] != '-' || time[11] != '-') return std::nullopt;
+  const std::size_t month = kMonths.find(time.substr(0, 3));
+  const auto day = parse_digits(time.substr(3, 2));
+  const auto hour = parse_digits(time.substr(6, 2));
+  const auto minute = parse_digits(time.substr(9, 2));
+  const auto second = parse_digits(time.substr(12, 2));
+  if (month == std::string_view::npos || month % 3 != 0 || !day || !hour || !minute || !second) {
+    return std::nullopt;
+  }
+  return ((kDaysBefore[month / 3] + *day) * 24 + *hour) * 3600 + *minute * 60 + *second;
+}
+
 /// A directory `<time>-rank<R>-<id>`.
 struct RankDirectory {
   std::int32_t rank = 0;
-  std::string time;
+  /// When its process started; none where the name does not tell.
+  std::optional<std::int64_t> seconds_of_year;
   fs::path path;
 };
 
@@ -77,7 +96,7 @@ std::optional<RankDirectory> parse_rank_directory(const fs::path& path) {
       const std::string_view text(name);
       return RankDirectory{
           static_cast<std::int32_t>(*parse_digits(text.substr(digits, end - digits))),
-          name.substr(0, at), path};
+          seconds_of_year(text.substr(0, at)), path};
     }
   }
   return std::nullopt;
@@ -356,26 +375,6 @@ class FileReader {
   std::size_t first_bad_value_line_ = 0;
 };
 
-/// Days since the first of January, in a leap year, and the time of day, from a name such as
-/// Dec03_21-34-40. None for another form.
-std::optional<std::int64_t> seconds_of_year(std::string_view time) {
-  constexpr std::string_view kMonths = "JanFebMarAprMayJunJulAugSepOctNovDec";
-  constexpr std::array<int, 12> kDaysBefore = {0,   31,  60,  91,  121, 152,
-                                               182, 213, 244, 274, 305, 335};
-  if (time.size() != 14 || time[5] != '_' || time[8] != '-' || time[11] != '-') return std::nullopt;
-  const std::size_t month = kMonths.find(time.substr(0, 3));
-  const auto day = parse_digits(time.substr(3, 2));
-  const auto hour = parse_digits(time.substr(6, 2));
-  const auto minute = parse_digits(time.substr(9, 2));
-  const auto second = parse_digits(time.substr(12, 2));
-  if (month == std::string_view::npos || month % 3 != 0 || !day || !hour || !minute || !second) {
-    return std::nullopt;
-  }
-  return ((kDaysBefore[month / 3] + *day) * 24 + *hour) * 3600 + *minute * 60 + *second;
-}
-
-constexpr std::int64_t kYearSeconds = std::int64_t{366} * 24 * 3600;
-
 class MonitorSource : public RecordSource {
  public:
   MonitorSource(fs::path directory, MonitorOptions options)
@@ -389,16 +388,7 @@ class MonitorSource : public RecordSource {
     for (const RankDirectory& found : rank_directories(diagnostics)) {
       add_units(found, units, diagnostics);
     }
-    std::atomic<std::size_t> next = 0;
-    const auto count = [&] {
-      for (std::size_t i = next++; i < units.size(); i = next++) count_steps(units[i]);
-    };
-    std::vector<std::jthread> threads;
-    for (std::size_t i = 1; i < std::min<std::size_t>(jobs, units.size()); ++i) {
-      threads.emplace_back(count);
-    }
-    count();
-    threads.clear();
+    parallel_for(units.size(), jobs, [&](std::size_t i) { count_steps(units[i]); });
     for (const ReadUnit& unit : units) {
       if (!unit.steps.empty()) continue;
       // Nothing will be read: say now what is wrong.
@@ -453,20 +443,11 @@ class MonitorSource : public RecordSource {
  private:
   std::vector<RankDirectory> rank_directories(Diagnostics& diagnostics) const {
     std::vector<RankDirectory> found;
-    std::error_code error;
-    for (fs::directory_iterator it(directory_, error), end; !error && it != end;
-         it.increment(error)) {
-      std::error_code type_error;
-      if (!it->is_directory(type_error)) continue;
-      if (auto directory = parse_rank_directory(it->path())) found.push_back(std::move(*directory));
+    for (const fs::path& path : sorted_entries(directory_, diagnostics)) {
+      auto directory = parse_rank_directory(path);
+      if (directory && is_directory_or_link(path)) found.push_back(std::move(*directory));
     }
-    if (error) {
-      diagnostics.report({Severity::kSkipped,
-                          directory_.string(),
-                          {},
-                          "can't be read: " + error.message(),
-                          "what was listed before"});
-    }
+    order_across_new_year(found);
     std::sort(found.begin(), found.end(), [](const RankDirectory& a, const RankDirectory& b) {
       return std::tie(a.rank, a.path) < std::tie(b.rank, b.path);
     });
@@ -517,14 +498,12 @@ class MonitorSource : public RecordSource {
       }
       ReadUnit unit;
       unit.rank = found.rank;
-      unit.started_ns = start_of(found) * 1'000'000'000;
+      unit.started_ns = found.seconds_of_year.value_or(0) * 1'000'000'000;
       unit.id = files_.size();
       unit.path = found.path.string();
       std::vector<MonitorFile> members;
       for (std::size_t i = begin; i < end; ++i) {
-        std::error_code size_error;
-        const std::uintmax_t size = fs::file_size(files[i].path, size_error);
-        if (!size_error) unit.bytes += size;
+        unit.bytes += size_of(files[i].path);
         members.push_back(files[i]);
       }
       std::sort(members.begin(), members.end(), [](const MonitorFile& a, const MonitorFile& b) {
@@ -538,20 +517,17 @@ class MonitorSource : public RecordSource {
 
   /// The names hold no year. Where they are more than half a year apart, a new year lies between
   /// them.
-  std::int64_t start_of(const RankDirectory& found) {
-    if (!crosses_new_year_) {
-      std::set<std::int64_t> times;
-      std::error_code error;
-      for (fs::directory_iterator it(directory_, error), end; !error && it != end;
-           it.increment(error)) {
-        const auto directory = parse_rank_directory(it->path());
-        if (!directory) continue;
-        if (const auto time = seconds_of_year(directory->time)) times.insert(*time);
-      }
-      crosses_new_year_ = !times.empty() && *times.rbegin() - *times.begin() > kYearSeconds / 2;
+  static void order_across_new_year(std::vector<RankDirectory>& directories) {
+    constexpr std::int64_t kHalfYear = std::int64_t{366} * 24 * 3600 / 2;
+    std::set<std::int64_t> times;
+    for (const RankDirectory& directory : directories) {
+      if (directory.seconds_of_year) times.insert(*directory.seconds_of_year);
     }
-    const std::int64_t time = seconds_of_year(found.time).value_or(0);
-    return time + (*crosses_new_year_ && time < kYearSeconds / 2 ? kYearSeconds : 0);
+    if (times.empty() || *times.rbegin() - *times.begin() <= kHalfYear) return;
+    for (RankDirectory& directory : directories) {
+      const std::int64_t seconds = directory.seconds_of_year.value_or(0);
+      if (seconds < kHalfYear) directory.seconds_of_year = seconds + 2 * kHalfYear;
+    }
   }
 
   void count_steps(ReadUnit& unit) const {
@@ -576,7 +552,6 @@ class MonitorSource : public RecordSource {
   fs::path directory_;
   MonitorOptions options_;
   std::vector<std::vector<MonitorFile>> files_;  // by unit id
-  std::optional<bool> crosses_new_year_;
 };
 
 }  // namespace

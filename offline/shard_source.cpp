@@ -9,6 +9,7 @@
 #include <tuple>
 #include <utility>
 
+#include "offline/directory_listing.h"
 #include "writer/shard_reader.h"
 
 namespace trendprobe {
@@ -31,12 +32,6 @@ struct ShardUnit {
   std::size_t shard = 0;
   std::vector<std::size_t> commits;  // indices into its steps
 };
-
-std::uint64_t size_of(const fs::path& path) {
-  std::error_code error;
-  const std::uintmax_t size = fs::file_size(path, error);
-  return error ? 0 : size;
-}
 
 class ShardSource : public RecordSource {
  public:
