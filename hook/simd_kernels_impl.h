@@ -16,6 +16,7 @@
 
 #include "hook/simd_kernels.h"
 
+// NOLINTBEGIN(misc-definitions-in-headers): on purpose, see above.
 namespace trendprobe::simd {
 namespace {
 
@@ -70,6 +71,25 @@ inline void add_rest(const Element* elements, std::size_t n, double* sums, doubl
   block.sum_of_squares = add_lanes(squares);
 }
 
+// Adds up what the lanes hold, and the rest of the block.
+template <std::size_t kCount, class Vector, class Counts, class Element>
+inline BlockSums finish_block(const Vector& max, const Vector& min, const Counts& zeros,
+                              const Doubles* sum, const Doubles* square, const Element* rest,
+                              std::size_t n) {
+  BlockSums block = {0, 0, -kInfinity, kInfinity, 0};
+  for (std::size_t lane = 0; lane < kCount; ++lane) {
+    block.max = max[lane] > block.max ? max[lane] : block.max;
+    block.min = min[lane] < block.min ? min[lane] : block.min;
+    block.zeros += zeros[lane];
+  }
+  double sums[kLanes];
+  double squares[kLanes];
+  __builtin_memcpy(sums, sum, sizeof(sums));
+  __builtin_memcpy(squares, square, sizeof(squares));
+  add_rest(rest, n, sums, squares, block);
+  return block;
+}
+
 BlockSums sum_float32(const float* elements, std::size_t n) {
   Doubles sum[kLanes / kDoubles] = {};
   Doubles square[kLanes / kDoubles] = {};
@@ -93,18 +113,7 @@ BlockSums sum_float32(const float* elements, std::size_t n) {
       square[part] += value * value;
     }
   }
-  BlockSums block = {0, 0, -kInfinity, kInfinity, 0};
-  for (std::size_t lane = 0; lane < kFloats; ++lane) {
-    block.max = max[lane] > block.max ? max[lane] : block.max;
-    block.min = min[lane] < block.min ? min[lane] : block.min;
-    block.zeros += zeros[lane];
-  }
-  double sums[kLanes];
-  double squares[kLanes];
-  __builtin_memcpy(sums, sum, sizeof(sums));
-  __builtin_memcpy(squares, square, sizeof(squares));
-  add_rest(elements + i, n - i, sums, squares, block);
-  return block;
+  return finish_block<kFloats>(max, min, zeros, sum, square, elements + i, n - i);
 }
 
 BlockSums sum_float64(const double* elements, std::size_t n) {
@@ -125,18 +134,7 @@ BlockSums sum_float64(const double* elements, std::size_t n) {
       square[part] += value * value;
     }
   }
-  BlockSums block = {0, 0, -kInfinity, kInfinity, 0};
-  for (std::size_t lane = 0; lane < kDoubles; ++lane) {
-    block.max = max[lane] > block.max ? max[lane] : block.max;
-    block.min = min[lane] < block.min ? min[lane] : block.min;
-    block.zeros += zeros[lane];
-  }
-  double sums[kLanes];
-  double squares[kLanes];
-  __builtin_memcpy(sums, sum, sizeof(sums));
-  __builtin_memcpy(squares, square, sizeof(squares));
-  add_rest(elements + i, n - i, sums, squares, block);
-  return block;
+  return finish_block<kDoubles>(max, min, zeros, sum, square, elements + i, n - i);
 }
 
 inline float float_of_bits(std::uint32_t bits) {
@@ -195,3 +193,4 @@ const Kernels TRENDPROBE_KERNELS = {TRENDPROBE_KERNELS_NAME, sum_float32, sum_fl
                                     float16_to_float32, bfloat16_to_float32};
 
 }  // namespace trendprobe::simd
+// NOLINTEND(misc-definitions-in-headers)

@@ -153,4 +153,5 @@ PyObject* create_module() {
 }  // namespace
 }  // namespace trendprobe
 
+// NOLINTNEXTLINE(bugprone-reserved-identifier): Python looks for this name.
 PyMODINIT_FUNC PyInit__tensor_stats() { return trendprobe::create_module(); }

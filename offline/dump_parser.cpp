@@ -72,6 +72,7 @@ class DumpParser::EntryReader {
   EntryReader(DumpParser& parser, JsonCursor& json, std::string_view name)
       : parser_(parser), json_(json), direction_(parse_dump_name(name).direction) {}
 
+  DumpDirection direction() const { return direction_; }
   bool is_recompute() const { return is_recompute_; }
 
   void read() {
@@ -328,7 +329,7 @@ void DumpParser::parse_dump(const std::filesystem::path& path) {
         }
         entry.is_recompute = reader.is_recompute();
         entry.tensor_count = static_cast<std::uint32_t>(step_.tensors.size()) - entry.first_tensor;
-        if (entry.tensor_count > 0 && parse_dump_name(name).direction == DumpDirection::kNone) {
+        if (entry.tensor_count > 0 && reader.direction() == DumpDirection::kNone) {
           skipped(byte_location(start),
                   "\"" + std::string(name) +
                       "\" is no name of dump data (no .forward, .backward or .parameters_grad)",

@@ -175,7 +175,8 @@ class DumpSource : public RecordSource {
     for (const auto& [start, pid] : by_start) {
       const std::set<std::int64_t>& steps = processes[pid];
       std::int64_t rank = ranks.empty() ? 0 : ranks.rbegin()->first + 1;
-      for (const auto& [number, used] : ranks) {
+      for (const auto& [number, steps_in_use] : ranks) {
+        const std::set<std::int64_t>& used = steps_in_use;
         if (std::none_of(steps.begin(), steps.end(),
                          [&](std::int64_t step) { return used.contains(step); })) {
           rank = number;

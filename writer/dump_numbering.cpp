@@ -61,7 +61,6 @@ class CallGraph {
 
   std::int32_t micro_steps() const { return micro_steps_; }
   const std::vector<Call>& calls() const { return calls_; }
-  std::size_t bases() const { return bases_.size(); }
 
   /// The call of an entry; added where construct.json lacks it.
   std::uint32_t call_of(const DumpEntry& entry) {
@@ -88,12 +87,12 @@ class CallGraph {
 
   /// The model chunk, where there are several: known only by Megatron's counters.
   std::int32_t chunk_of(const Call& call) const {
+    if (!has_counters_) return 0;
     const Call* ancestor = &call;
     for (std::size_t depth = 0; depth <= calls_.size(); ++depth) {
       if (ancestor->name.is_module || ancestor->parent == kNoNode) break;
       ancestor = &calls_[ancestor->parent];
     }
-    if (!has_counters_) return 0;
     return model_chunk(ancestor->name.base).value_or(0);
   }
 

@@ -70,47 +70,53 @@ class RootNodes {
   std::int32_t micro_steps_ = 0;
 };
 
+/// Where the number of the call stands in a name: the last part, or the one before it.
+struct CallNumber {
+  std::size_t begin = 0;
+  std::size_t end = 0;
+  std::int32_t value = 0;
+};
+
+std::optional<CallNumber> find_call_number(std::string_view name) {
+  std::size_t end = name.size();
+  for (int part = 0; part < 2; ++part) {
+    const std::size_t dot = name.substr(0, end).rfind('.');
+    const std::size_t begin = dot == std::string_view::npos ? 0 : dot + 1;
+    if (const auto value = parse_index(name.substr(begin, end - begin))) {
+      return CallNumber{begin, end, *value};
+    }
+    if (dot == std::string_view::npos) break;
+    end = dot;
+  }
+  return std::nullopt;
+}
+
 /// reindex_keys_with_mapping(): the names with calls renumbered inside their micro-step.
 std::unordered_map<std::string_view, std::string> renumbered_names(
     const std::vector<std::pair<std::string_view, std::int32_t>>& names) {
   struct Call {
-    std::int32_t number;
+    CallNumber number;
     std::string_view name;
   };
+  std::unordered_map<std::string_view, std::string> result;
   std::map<std::pair<std::int32_t, std::string>, std::vector<Call>> groups;
   for (const auto& [name, micro_step] : names) {
-    const std::size_t dot = name.rfind('.');
-    const std::string_view last = dot == std::string_view::npos ? name : name.substr(dot + 1);
-    const std::string_view head = dot == std::string_view::npos ? "" : name.substr(0, dot);
-    const std::size_t head_dot = head.rfind('.');
-    if (const auto number = parse_index(last)) {
-      groups[{micro_step, std::string(head)}].push_back({*number, name});
-    } else if (const auto api_number = parse_index(
-                   head_dot == std::string_view::npos ? head : head.substr(head_dot + 1));
-               api_number && !head.empty()) {
-      std::string prefix(head.substr(0, head_dot == std::string_view::npos ? 0 : head_dot));
-      groups[{micro_step, prefix.append(".").append(last)}].push_back({*api_number, name});
-    } else {
-      groups[{micro_step, std::string(name)}].push_back({0, name});
+    const std::optional<CallNumber> number = find_call_number(name);
+    if (!number) {
+      result.emplace(name, name);
+      continue;
     }
+    std::string without_number(name.substr(0, number->begin == 0 ? 0 : number->begin - 1));
+    without_number.append(name.substr(number->end));
+    groups[{micro_step, std::move(without_number)}].push_back({*number, name});
   }
-  std::unordered_map<std::string_view, std::string> result;
   for (auto& [key, calls] : groups) {
     std::stable_sort(calls.begin(), calls.end(),
-                     [](const Call& a, const Call& b) { return a.number < b.number; });
+                     [](const Call& a, const Call& b) { return a.number.value < b.number.value; });
     for (std::size_t index = 0; index < calls.size(); ++index) {
-      const std::string_view name = calls[index].name;
-      const std::size_t dot = name.rfind('.');
-      const std::string_view last = dot == std::string_view::npos ? name : name.substr(dot + 1);
-      const std::string_view head = dot == std::string_view::npos ? "" : name.substr(0, dot);
-      const std::size_t head_dot = head.rfind('.');
+      const auto& [number, name] = calls[index];
       std::string renumbered(name);
-      if (parse_index(last)) {
-        renumbered = std::string(head) + "." + std::to_string(index);
-      } else if (head_dot != std::string_view::npos && parse_index(head.substr(head_dot + 1))) {
-        renumbered = std::string(head.substr(0, head_dot + 1)) + std::to_string(index) + "." +
-                     std::string(last);
-      }
+      renumbered.replace(number.begin, number.end - number.begin, std::to_string(index));
       result.emplace(name, std::move(renumbered));
     }
   }
