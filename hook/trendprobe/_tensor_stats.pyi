@@ -4,12 +4,13 @@ Neither function raises, and neither changes training: no autograd graph, no ver
 dispatch modes, no synchronization with a device. Both may be called from any thread.
 """
 
-from typing import NamedTuple, final
+from collections.abc import Iterable
+from typing import final
 
 import torch
 
 @final
-class Statistics(NamedTuple):
+class Statistics(tuple[float, float, float, float, int, int, int, int]):
     """Statistics of one tensor. Complex elements are measured by their absolute values, False and True as 0 and 1."""
 
     norm: float
@@ -32,6 +33,8 @@ class Statistics(NamedTuple):
     """Elements that are 0 or -0."""
     count: int  # type: ignore[assignment]  # not the method of tuple
     """Elements."""
+
+    def __new__(cls, values: Iterable[float], /) -> Statistics: ...
 
 def measure(tensor: object, /) -> Statistics | None:
     """Measure a tensor in main memory.

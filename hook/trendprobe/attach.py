@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import functools
-import importlib
 import logging
 import threading
-from types import ModuleType
+from importlib import import_module
 from typing import Any
 
 from trendprobe.settings import TrendSettings, parse_settings, read_settings
@@ -23,8 +22,8 @@ def enable() -> bool:
     warning, if msProbe or what TrendProbe needs of it is missing; the training is not affected then.
     """
     try:
-        importlib.import_module("torch")  # loads the libraries that our extension is linked to
-        importlib.import_module("trendprobe._tensor_stats")
+        import_module("torch")  # loads the libraries that our extension is linked to
+        import_module("trendprobe._tensor_stats")
     except ImportError as error:
         logger.warning("TrendProbe records nothing: %s (it must be built where torch is installed)", error)
         return False
@@ -54,16 +53,12 @@ def _replace(owner: Any, name: str, replacement: Any) -> None:
         setattr(owner, name, made)
 
 
-def _module(name: str) -> ModuleType:
-    return importlib.import_module(name)
-
-
 def _attach_dump() -> None:
-    importlib.import_module("msprobe.pytorch")
-    debugger = _module("msprobe.core.dump.debugger.precision_debugger").BasePrecisionDebugger
-    collector = _module("msprobe.core.dump.data_dump.data_collector")
-    processor = _module("msprobe.core.dump.data_dump.data_processor.pytorch_processor").PytorchDataProcessor
-    statistics_class = _module("msprobe.core.dump.data_dump.data_processor.base").TensorStatInfo
+    import_module("msprobe.pytorch")
+    debugger = import_module("msprobe.core.dump.debugger.precision_debugger").BasePrecisionDebugger
+    collector = import_module("msprobe.core.dump.data_dump.data_collector")
+    processor = import_module("msprobe.core.dump.data_dump.data_processor.pytorch_processor").PytorchDataProcessor
+    statistics_class = import_module("msprobe.core.dump.data_dump.data_processor.base").TensorStatInfo
     from trendprobe.dump_writer import TrendDataWriter
 
     settings = TrendSettings()
@@ -104,7 +99,7 @@ def _attach_dump() -> None:
 
 
 def _attach_monitor() -> None:
-    module_hook = _module("msprobe.pytorch.monitor.module_hook")
+    module_hook = import_module("msprobe.pytorch.monitor.module_hook")
     from trendprobe.monitor_writer import TrendCsvWriter, measuring
 
     current = threading.local()  # the monitor that is being configured, and its settings

@@ -6,18 +6,15 @@ msProbe's decision alone.
 
 from __future__ import annotations
 
-import contextlib
 import re
 import threading
-import weakref
-from collections.abc import Iterator
 from typing import Any
 
 import torch
 from msprobe.core.dump.data_dump.json_writer import DataWriter
 
 from trendprobe._tensor_stats import Statistics, measure, measure_on_device
-from trendprobe.recorders import before_exit, is_recording_process, log_warning_of, logger, recorder_for
+from trendprobe.recorders import Recording, before_exit, log_warning_of, recorder_for
 from trendprobe.settings import TrendSettings
 
 _STEP_AND_PROCESS = re.compile(r"[/\\]step(\d+)[/\\](?:rank(\d+)|proc\d+)[/\\][^/\\]*$")
@@ -59,49 +56,37 @@ class TrendDataWriter(DataWriter):  # type: ignore[misc]
         super().__init__()
         self._keep_files = settings.keep_files
         self._recorder = recorder_for(settings)
-        self._is_recording = True
+        self._recording = Recording("dump data")
         self._measured: list[TensorMeasurement | None] = []  # by msProbe's tensor_stat_index
         self._last = threading.local()
         # By name in dump.json, by section: what follows the name in the target's name, and the measurement.
         self._entries: dict[str, dict[str, list[tuple[str, Any]]]] = {}
         self._recomputed: set[str] = set()
-        writer = weakref.ref(self)
-        before_exit(lambda: (found := writer()) and found.submit_step())  # type: ignore[func-returns-value,arg-type]
+        before_exit(self.submit_step)
 
     @property
     def keeps_files(self) -> bool:
-        """MsProbe's own statistics are wanted."""
-        return self._keep_files or not self._is_recording
+        """True if the statistics of msProbe itself are wanted."""
+        return self._keep_files or self._recording.has_failed
 
     @property
     def is_recording(self) -> bool:
         """In this process, and until an error of our own."""
-        return self._is_recording and is_recording_process()
-
-    @contextlib.contextmanager
-    def _guarded(self, doing: str) -> Iterator[None]:
-        try:
-            yield
-        except Exception:
-            if self._is_recording:
-                self._is_recording = False
-                logger.warning(
-                    "error while %s: TrendProbe records no more dump data; the training goes on", doing, exc_info=True
-                )
+        return self._recording.is_on
 
     # Statistics
 
     def measure_tensor(self, tensor: torch.Tensor) -> TensorMeasurement | None:
         """Measures a tensor for the statistics that msProbe is about to append in this thread."""
         self._last.measurement = None
-        with self._guarded("measuring a tensor"):
+        with self._recording.guarded("measuring a tensor"):
             self._last.measurement = TensorMeasurement(tensor)
         return self._last.measurement  # type: ignore[no-any-return]
 
     def append_stat_to_buffer(self, stat_vector: list[Any]) -> int:
         """Keeps our measurement at the index that msProbe gives its own."""
         index = int(super().append_stat_to_buffer(stat_vector))
-        with self._guarded("keeping a measurement"):
+        with self._recording.guarded("keeping a measurement"):
             del self._measured[index:]
             self._measured.extend([None] * (index - len(self._measured)))
             self._measured.append(getattr(self._last, "measurement", None))
@@ -113,7 +98,7 @@ class TrendDataWriter(DataWriter):  # type: ignore[misc]
     def update_data(self, new_data: dict[str, Any]) -> None:
         """Takes what msProbe collected on one call of a module or API."""
         if self.is_recording:
-            with self._guarded("taking an entry"):
+            with self._recording.guarded("taking an entry"):
                 for name, sections in new_data.items():
                     self._take_entry(name, sections)
         super().update_data(new_data)
@@ -159,7 +144,7 @@ class TrendDataWriter(DataWriter):  # type: ignore[misc]
 
     def initialize_json_file(self, **kwargs: Any) -> None:
         """Begins a step's files, or only its memory without them."""
-        with self._guarded("describing the step"):
+        with self._recording.guarded("describing the step"):
             for key in ("task", "level", "framework"):
                 self._recorder.set_info(key, str(kwargs.get(key, "")))
         if self.keeps_files or kwargs.get("level") == "debug":
@@ -197,7 +182,7 @@ class TrendDataWriter(DataWriter):  # type: ignore[misc]
         self._measured = []
         if not self.is_recording or not entries:
             return
-        with self._guarded("handing over a step"):
+        with self._recording.guarded("handing over a step"):
             found = _STEP_AND_PROCESS.search(self.dump_file_path or "")
             if not found:
                 raise ValueError(f"no step in the path {self.dump_file_path!r}")
@@ -233,7 +218,7 @@ class TrendDataWriter(DataWriter):  # type: ignore[misc]
         for measurements in waiting.values():
             rows = torch.stack([measurement.measured for measurement in measurements]).cpu().tolist()
             for measurement, row in zip(measurements, rows):
-                measurement.measured = Statistics(row)  # type: ignore[call-arg]  # a struct sequence: takes one iterable
+                measurement.measured = Statistics(row)
 
 
 def _values(measurement: Any) -> Values:

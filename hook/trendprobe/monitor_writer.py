@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import contextlib
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from msprobe.pytorch.monitor.data_writers import CSVWriterWithAD, WriterInput
 
 from trendprobe._tensor_stats import measure
-from trendprobe.recorders import is_recording_process, log_warning_of, logger, recorder_for
+from trendprobe.recorders import Recording, log_warning_of, recorder_for
 from trendprobe.settings import TrendSettings
 
 # Operations of msProbe's monitor that one pass of ours gives, too. Its "zeros" is the share of elements nearer to
@@ -30,7 +30,7 @@ class MonitorMetrics(dict[str, Any]):
 def measuring(
     get_metrics: Callable[..., Any], is_recording: Callable[[], bool], keeps_files: Callable[[], bool]
 ) -> Any:
-    """MsProbe's get_metrics(), which computes the operations of a set of tensors, with our measurement added.
+    """Wraps msProbe's get_metrics(), which computes the operations of a set of tensors: adds our measurement.
 
     Without msProbe's files its own operations are not run where ours give the same.
     """
@@ -76,32 +76,21 @@ class TrendCsvWriter(CSVWriterWithAD):  # type: ignore[misc]
         super().__init__(writer_input)
         self._keep_files = settings.keep_files
         self._recorder = recorder_for(settings)
-        self._is_recording = True
+        self._recording = Recording("monitor data")
         if rank is not None:
             self._recorder.set_rank(rank)
 
-    @contextlib.contextmanager
-    def _guarded(self) -> Iterator[None]:
-        try:
-            yield
-        except Exception:
-            if self._is_recording:
-                self._is_recording = False
-                logger.warning(
-                    "error in the monitor: TrendProbe records no more of it; the training goes on", exc_info=True
-                )
-
     def write_csv(self, prefix: str, step: int) -> None:
         """Writes msProbe's file, if it is wanted."""
-        if self._keep_files or not self._is_recording:
+        if self._keep_files or self._recording.has_failed:
             super().write_csv(prefix, step)
         else:
             self.context_dict: Any = defaultdict(list)
 
     def write_metrics(self, ops: list[str], metric_value: Any, step: int, prefix: str = "", **kwargs: Any) -> None:
         """Takes the records of one metric and training step."""
-        if self._is_recording and is_recording_process() and metric_value:
-            with self._guarded():
+        if self._recording.is_on and metric_value:
+            with self._recording.guarded("taking monitor records"):
                 self._record(ops, metric_value, step, prefix)
         super().write_metrics(ops, metric_value, step, prefix, **kwargs)
 

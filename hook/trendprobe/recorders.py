@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import logging
 import os
-from collections.abc import Callable
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any
 
 from trendprobe._recorder import Recorder
 from trendprobe.settings import TrendSettings
@@ -13,7 +16,7 @@ from trendprobe.settings import TrendSettings
 logger = logging.getLogger("trendprobe")
 
 _recorders: dict[str, Recorder] = {}
-_at_exit: list[Callable[[], None]] = []
+_at_exit: list[weakref.WeakMethod[Callable[[], Any]]] = []
 _pid = os.getpid()
 
 
@@ -38,9 +41,40 @@ def is_recording_process() -> bool:
     return os.getpid() == _pid
 
 
-def before_exit(submit: Callable[[], None]) -> None:
-    """Calls ``submit`` when the process ends in order, before the shards are closed."""
-    _at_exit.append(submit)
+class Recording:
+    """Whether a writer of ours records: in the process that made it, and until an error of our own."""
+
+    def __init__(self, of_what: str) -> None:
+        self._of_what = of_what
+        self.has_failed = False
+
+    @property
+    def is_on(self) -> bool:
+        """There was no error, and this is no forked child."""
+        return not self.has_failed and is_recording_process()
+
+    @contextlib.contextmanager
+    def guarded(self, doing: str) -> Iterator[None]:
+        """Keeps every error from the training: the first is logged, and ends the recording."""
+        try:
+            yield
+        except Exception:
+            if not self.has_failed:
+                self.has_failed = True
+                logger.warning(
+                    "error while %s: TrendProbe records no more %s; the training goes on",
+                    doing,
+                    self._of_what,
+                    exc_info=True,
+                )
+
+
+def before_exit(submit: Callable[[], Any]) -> None:
+    """Calls ``submit``, a method, when the process ends in order, before the shards are closed.
+
+    Its object is not kept alive by this.
+    """
+    _at_exit.append(weakref.WeakMethod(submit))
 
 
 def log_warning_of(recorder: Recorder) -> None:
@@ -54,8 +88,9 @@ def close_recorders() -> None:
     """Submits what is left and closes every shard of this process."""
     if not is_recording_process():
         return
-    for submit in _at_exit:
-        submit()
+    for reference in _at_exit:
+        if submit := reference():
+            submit()
     _at_exit.clear()
     for recorder in _recorders.values():
         recorder.close()
