@@ -48,6 +48,7 @@ setup_debian $BUILD_PACKAGES
 setup_node
 setup_python
 setup_trendprobe
+[ -z "$SCREENSHOT" ] || npm --prefix "$ROOT/tests/browser" ci --silent --ignore-scripts --no-audit --no-fund
 
 rm -rf "$OUT"
 mkdir -p "$OUT"
@@ -84,11 +85,7 @@ if [ -n "$SCREENSHOT" ]; then
     sleep 0.3
   done
   mkdir -p "$(dirname "$SCREENSHOT")"
-  chromium --headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking \
-    --disable-component-update --disable-sync --hide-scrollbars --window-size=1500,950 --virtual-time-budget=20000 \
-    --screenshot="$SCREENSHOT" "http://localhost:$PORT/#trendprobe" >chromium.log 2>&1 ||
-    fail "no picture was made; the browser's log is $OUT/chromium.log"
-  [ -s "$SCREENSHOT" ] || fail "no picture was made; the browser's log is $OUT/chromium.log"
+  node "$ROOT/tests/browser/screenshot.mjs" "http://localhost:$PORT/" "$SCREENSHOT" --size 1500x950
   echo "wrote $SCREENSHOT"
   [ "$SERVE" ] || exit 0
   wait "$SERVER"
