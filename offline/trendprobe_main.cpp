@@ -54,10 +54,12 @@ class MergeCommand {
   int run() {
     NameMapping mapping;
     if (!arguments_.mapping_file.empty()) mapping = read_mapping_file(arguments_.mapping_file);
-    inputs_ = find_inputs(arguments_.data, discovery_);
+    Diagnostics discovery;
+    inputs_ = find_inputs(arguments_.data, discovery);
+    keep_issues(discovery);
     if (arguments_.format != "auto") keep_format(arguments_.format);
     if (inputs_.empty()) {
-      print_issues(discovery_);
+      print_issues();
       spdlog::error(
           "no {} found in {}: expected *.shard files, step<N>/rank<R>/dump.json, or "
           "<time>-rank<R>-<id>/<metric>_<first>-<last>.csv; nothing was written",
@@ -67,18 +69,25 @@ class MergeCommand {
     }
     fs::create_directories(arguments_.database_directory);
     bool wrote = false;
-    bool lost = discovery_.has_losses();
-    print_issues(discovery_);
+    bool lost = discovery.has_losses();
     for (const RecordKind kind : {RecordKind::kDump, RecordKind::kMonitor}) {
       std::vector<std::unique_ptr<RecordSource>> sources = sources_of(kind, mapping);
       if (sources.empty()) continue;
       Diagnostics diagnostics;
-      const MergeSummary summary = merge_kind(kind, std::move(sources), diagnostics);
+      MergeSummary summary;
+      try {
+        summary = merge_kind(kind, std::move(sources), diagnostics);
+      } catch (const std::exception&) {
+        keep_issues(diagnostics);
+        print_issues();
+        throw;  // main() says it
+      }
       lost = lost || diagnostics.has_losses();
       wrote = wrote || summary.records > 0;
       if (summary.records > 0 && !arguments_.quiet) fmt::print("{}", describe(summary));
-      print_issues(diagnostics);
+      keep_issues(diagnostics);
     }
+    print_issues();
     if (!wrote) {
       spdlog::error("there was no record in the input; nothing was written");
       return kNothingWritten;
@@ -139,12 +148,19 @@ class MergeCommand {
                  options, diagnostics);
   }
 
-  static void print_issues(const Diagnostics& diagnostics) {
-    fmt::print(stderr, "{}", describe(diagnostics.issues()));
+  void keep_issues(const Diagnostics& diagnostics) {
+    for (Issue& issue : diagnostics.issues()) all_issues_.report(std::move(issue));
+  }
+
+  /// A shard is read once for each kind of record; what is wrong with it is said once.
+  void print_issues() const {
+    std::vector<Issue> issues = all_issues_.issues();
+    issues.erase(std::unique(issues.begin(), issues.end()), issues.end());
+    fmt::print(stderr, "{}", describe(issues));
   }
 
   const MergeArguments& arguments_;
-  Diagnostics discovery_;
+  Diagnostics all_issues_;
   Inputs inputs_;
 };
 
