@@ -169,6 +169,7 @@ class DumpSource : public RecordSource {
       return;
     }
     std::vector<std::pair<std::int64_t, std::int64_t>> by_start;  // first step, PID
+    by_start.reserve(processes.size());
     for (const auto& [pid, steps] : processes) by_start.emplace_back(*steps.begin(), pid);
     std::sort(by_start.begin(), by_start.end());
     std::map<std::int64_t, std::int64_t> rank_of;

@@ -49,10 +49,10 @@ class CallGraph {
       call.megatron_micro_step = node.megatron_micro_step;
       has_counters_ = has_counters_ || node.megatron_micro_step.has_value();
     }
-    for (std::size_t i = 0; i < step.construct.size(); ++i) {
-      if (!step.construct[i].parent) continue;
-      const auto parent = index_.find(*step.construct[i].parent);
-      if (parent != index_.end()) calls_[index_.at(step.construct[i].name)].parent = parent->second;
+    for (const ConstructNode& node : step.construct) {
+      if (!node.parent) continue;
+      const auto parent = index_.find(*node.parent);
+      if (parent != index_.end()) calls_[index_.at(node.name)].parent = parent->second;
     }
     find_recompute();
     number_roots();

@@ -251,6 +251,7 @@ TEST_F(MergerTest, AFailureLeavesTheOldDatabase) {
   const std::string before = bytes_of(database());
   for (const unsigned jobs : {1U, 4U}) {
     std::vector<FakeUnit> units;
+    units.reserve(50);
     for (int i = 0; i < 50; ++i)
       units.push_back({unit_of(0, {{i, 1}}, "a"), {record_of(i, 0, "t", 1)}});
     auto source = std::make_unique<FakeSource>("dump", units);
@@ -312,14 +313,15 @@ RandomRun random_run(unsigned seed, bool as_msprobe) {
       for (int step = first; step <= last; ++step) {
         if (below(5) == 0 && step != last) continue;
         const int micro_steps = 1 + below(3);
-        unit.unit.steps.emplace_back(10 * step, micro_steps);
-        micro_counts[10 * step] = std::max(micro_counts[10 * step], micro_steps);
+        const std::int64_t training_step = std::int64_t{10} * step;
+        unit.unit.steps.emplace_back(training_step, micro_steps);
+        micro_counts[training_step] = std::max(micro_counts[training_step], micro_steps);
         for (int micro_step = 0; micro_step < micro_steps; ++micro_step) {
           for (std::uint32_t metric = 0; metric < kMetrics.size(); ++metric) {
             for (int t = 0; t < targets; ++t) {
               if (below(3) == 0) continue;
               FakeRecord record{
-                  10 * step,
+                  training_step,
                   micro_step,
                   metric,
                   {"Module.m" + std::to_string(below(targets)) + ".L.input.0", below(2), below(2)},

@@ -30,7 +30,9 @@ class NetworkOrderTest : public testing::Test {
         vpp = std::stoi(name.substr(0, colon));
         name.erase(0, colon + 1);
       }
-      block.push_back(targets_.intern("Module." + name + suffix, vpp, call));
+      std::string target = "Module.";
+      target.append(name).append(suffix);
+      block.push_back(targets_.intern(target, vpp, call));
     }
     order.add(metric, block, targets_);
   }
@@ -41,7 +43,7 @@ class NetworkOrderTest : public testing::Test {
       const Target& entry = targets_[target];
       std::string name = entry.name.substr(7);
       name = name.substr(0, name.find('.'));
-      if (entry.vpp_stage != 0) name = std::to_string(entry.vpp_stage) + ":" + name;
+      if (entry.vpp_stage != 0) name.insert(0, std::to_string(entry.vpp_stage) + ":");
       if (entry.call != 0) name += "." + std::to_string(entry.call);
       if (names.empty() || names.back() != name) names.push_back(name);
     }
@@ -138,6 +140,7 @@ TEST_F(NetworkOrderTest, TheTensorsOfAModuleAreTogetherInTheOrderTheyCame) {
 TEST_F(NetworkOrderTest, PartsOfOneOrderGiveThatOrder) {
   std::mt19937 random(7);
   std::vector<std::string> truth;
+  truth.reserve(200);
   for (int i = 0; i < 200; ++i) truth.push_back("m" + std::to_string(i));
   for (int round = 0; round < 20; ++round) {
     NetworkOrder order(RecordKind::kDump);

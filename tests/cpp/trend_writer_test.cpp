@@ -65,7 +65,7 @@ class TrendWriterTest : public testing::Test {
   }
 
   fs::path write_database() {
-    const fs::path path = directory_ / "dump_data.trend.db";
+    fs::path path = directory_ / "dump_data.trend.db";
     TrendWriter writer(path, two_by_two());
     write_some(writer);
     writer.finish(targets_, summary());
