@@ -16,7 +16,8 @@ esac
 
 cd "$ROOT"
 # shellcheck disable=SC2086  # a list of words
-setup_debian $BUILD_PACKAGES
+setup_debian $BUILD_PACKAGES chromium
+setup_node
 setup_python
 setup_trendprobe
 
@@ -34,9 +35,10 @@ suite() {
 }
 
 suite ctest ctest --test-dir build/ci --output-on-failure --no-tests=error -j "$(nproc)"
-if compgen -G "tests/python/test_*.py" >/dev/null; then
-  suite pytest env TRENDPROBE_VIEWER_PYTHON="$VIEWER_PYTHON" "$VENV_PYTHON" -m pytest tests/python
-fi
+suite pytest env TRENDPROBE_VIEWER_PYTHON="$VIEWER_PYTHON" "$VENV_PYTHON" -m pytest tests/python
+suite page npm --silent --prefix tb_plugin/page test
+npm --prefix tests/browser ci --silent --ignore-scripts --no-audit --no-fund
+suite browser env TRENDPROBE_PYTHON="$VENV_PYTHON" npm --silent --prefix tests/browser test
 
 # The runners' own last words once more, together, where a reader looks first.
 note "Summary"
