@@ -149,6 +149,9 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--steps", type=int, default=8, help="training steps (default: %(default)s)")
     parser.add_argument("--micro-batches", type=int, default=2, help="micro-batches a step (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=1234)
+    parser.add_argument(
+        "--dtype", choices=["float32", "bfloat16"], default="float32", help="of parameters and all else"
+    )
     parser.add_argument("--dump-config", help="configuration of msProbe's PrecisionDebugger; none: no dump")
     parser.add_argument("--monitor-config", help="configuration of msProbe's TrainerMon; none: no monitor")
     parser.add_argument("--nan-step", type=int, default=-1, help="plant a NaN in the first micro-batch of this step")
@@ -171,7 +174,7 @@ def skip_unless_finite(optimizer: torch.optim.Optimizer, gradient_norm: Tensor) 
 def train(arguments: argparse.Namespace, rank: int, world_size: int) -> None:
     """Trains, one line a step on rank 0."""
     seed_all(arguments.seed)
-    gpt = Gpt()
+    gpt = Gpt().to(getattr(torch, arguments.dtype))
     faults = PlantedFaults(gpt)
     model: Any = DistributedDataParallel(gpt) if world_size > 1 else gpt
     optimizer = torch.optim.AdamW(gpt.parameters(), lr=1e-3, fused=True)
@@ -213,7 +216,7 @@ def train(arguments: argparse.Namespace, rank: int, world_size: int) -> None:
         if loss_file:
             digest = hashlib.sha256()
             for parameter in gpt.parameters():
-                digest.update(parameter.detach().numpy().tobytes())
+                digest.update(parameter.detach().view(torch.uint8).numpy().tobytes())
             loss_file.write(f"parameters,sha256,{digest.hexdigest()}\n")
 
 

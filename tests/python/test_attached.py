@@ -2,19 +2,18 @@
 
 import json
 import os
-import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from trend_rows import assert_same, rows
 
 ROOT = Path(__file__).parents[2]
-Row = dict[str, float | None]
 
 
-def train(directory: Path, *, attached: bool, keep_files: bool = True) -> None:
+def train(directory: Path, *, attached: bool, keep_files: bool = True, dtype: str = "float32") -> None:
     """Three steps of the demo's model in one process, a NaN in the last of them."""
     directory.mkdir()
     for name in ("dump", "monitor"):
@@ -22,7 +21,8 @@ def train(directory: Path, *, attached: bool, keep_files: bool = True) -> None:
         config["trend_db"]["keep_files"] = keep_files
         (directory / f"{name}.json").write_text(json.dumps(config))
     launcher = ["-m", "trendprobe.run"] if attached else []
-    flags = "--steps 3 --nan-step 2 --dump-config dump.json --monitor-config monitor.json --loss-file losses.txt"
+    flags = f"--dtype {dtype} --steps 3 --nan-step 2 --loss-file losses.txt"
+    flags += " --dump-config dump.json --monitor-config monitor.json"
     result = subprocess.run(
         [sys.executable, *launcher, ROOT / "examples/train_gpt.py", *flags.split()],
         cwd=directory,
@@ -35,48 +35,28 @@ def train(directory: Path, *, attached: bool, keep_files: bool = True) -> None:
     assert result.returncode == 0, result.stderr
 
 
-def rows(path: Path) -> dict[tuple[object, ...], Row]:
-    with sqlite3.connect(path) as database:
-        statistics = [row[1] for row in database.execute("PRAGMA table_info(trend_data)")][4:]
-        found = database.execute(
-            f"SELECT rank, step, target_name, vpp_stage, micro_step, metric_name, {', '.join(statistics)} "
-            "FROM trend_data JOIN monitoring_targets USING (target_id) JOIN monitoring_metrics USING (metric_id)"
-        )
-        return {row[:6]: dict(zip(statistics, row[6:], strict=True)) for row in found}
-
-
-def assert_same(ours: dict[tuple[object, ...], Row], theirs: dict[tuple[object, ...], Row]) -> None:
-    """Equal to 1e-6, the float32 that msProbe computes in; a mean relative to the largest element."""
-    assert ours.keys() == theirs.keys()
-    for key, expected in theirs.items():
-        found = ours[key]
-        scale = max((abs(expected[name] or 0) for name in ("max", "min")), default=0)
-        for name, value in expected.items():
-            if value is None:
-                assert found[name] is None, (key, name)
-            else:
-                magnitude = scale if name == "mean" else abs(value)
-                # The CSV has 12 digits behind the point.
-                assert found[name] == pytest.approx(value, rel=0, abs=1e-6 * magnitude + 1e-12), (key, name)
-
-
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("attached")
     train(root / "plain", attached=False)
     train(root / "attached", attached=True)
     train(root / "alone", attached=True, keep_files=False)
+    train(root / "bfloat16", attached=True, dtype="bfloat16")
     return root
 
 
+# msProbe computes in the tensor's own type: a bfloat16 has 8 significant bits.
+@pytest.mark.parametrize(("name", "accuracy"), [("attached", 1e-6), ("bfloat16", 2**-7)])
 @pytest.mark.parametrize("kind", ["dump", "monitor"])
-def test_shard_holds_what_the_files_of_the_same_run_hold(runs: Path, kind: str, trendprobe: Callable) -> None:
-    run = runs / "attached"
+def test_shard_holds_what_the_files_of_the_same_run_hold(
+    runs: Path, kind: str, name: str, accuracy: float, trendprobe: Callable
+) -> None:
+    run = runs / name
     trendprobe("merge", "--data", run / "trend", "--db", run / "from_shard")
     trendprobe("merge", "--data", run / "msprobe_dump", "--data", run / "monitor", "--db", run / "from_files")
     ours = rows(run / f"from_shard/{kind}_data.trend.db")
     assert len(ours) > 2000
-    assert_same(ours, rows(run / f"from_files/{kind}_data.trend.db"))
+    assert_same(ours, rows(run / f"from_files/{kind}_data.trend.db"), accuracy)
 
 
 def test_losses_and_parameters_are_the_same_bit_for_bit(runs: Path) -> None:
