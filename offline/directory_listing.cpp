@@ -7,7 +7,7 @@ namespace trendprobe {
 
 namespace fs = std::filesystem;
 
-std::vector<fs::path> sorted_entries(const fs::path& directory, Diagnostics& diagnostics) {
+std::vector<fs::path> listed_entries(const fs::path& directory, Diagnostics& diagnostics) {
   std::vector<fs::path> entries;
   std::error_code error;
   for (fs::directory_iterator it(directory, error), end; !error && it != end; it.increment(error)) {
@@ -20,6 +20,11 @@ std::vector<fs::path> sorted_entries(const fs::path& directory, Diagnostics& dia
                         "can't be read: " + error.message(),
                         "what was listed before"});
   }
+  return entries;
+}
+
+std::vector<fs::path> sorted_entries(const fs::path& directory, Diagnostics& diagnostics) {
+  std::vector<fs::path> entries = listed_entries(directory, diagnostics);
   std::sort(entries.begin(), entries.end());
   return entries;
 }

@@ -1,4 +1,4 @@
-// What is in a directory, in an order that does not depend on the file system.
+// What is in a directory.
 //
 // Pure functions of the file system; thread-safe.
 #pragma once
@@ -10,6 +10,11 @@
 #include "offline/diagnostics.h"
 
 namespace trendprobe {
+
+/// The entries of a directory in the order in which the file system lists them, as Python's
+/// os.listdir() does. What can't be listed is reported as skipped.
+std::vector<std::filesystem::path> listed_entries(const std::filesystem::path& directory,
+                                                  Diagnostics& diagnostics);
 
 /// The entries of a directory, sorted by name. What can't be listed is reported as skipped.
 std::vector<std::filesystem::path> sorted_entries(const std::filesystem::path& directory,
