@@ -91,6 +91,7 @@ bool CsvReader::next(std::vector<std::string_view>& fields) {
     }
     row_ = next_;
     row_line_ = line_;
+    row_offset_ = buffer_offset_ + static_cast<std::size_t>(row_ - begin_);
     fields.clear();
     unquoted_.clear();
     is_damaged_ = false;

@@ -41,7 +41,7 @@ class CsvReader {
   /// The line that the last row began at, from 1.
   std::size_t line() const { return row_line_; }
   /// The byte that the last row began at, from 0.
-  std::uint64_t offset() const { return buffer_offset_ + static_cast<std::size_t>(row_ - begin_); }
+  std::uint64_t offset() const { return row_offset_; }
   /// All of the last row with its line break; of a damaged row that is longer than the buffer, its
   /// end.
   std::string_view row() const { return {row_, static_cast<std::size_t>(next_ - row_)}; }
@@ -67,6 +67,7 @@ class CsvReader {
   bool is_all_ = false;  // nothing follows end_
 
   const char* row_;
+  std::uint64_t row_offset_ = 0;
   std::size_t line_ = 1;
   std::size_t row_line_ = 0;
   bool is_damaged_ = false;

@@ -37,6 +37,17 @@ void append_utf8(std::string& text, std::uint32_t code) {
   }
 }
 
+bool is_digit(char c) { return c >= '0' && c <= '9'; }
+
+/// Where a number that is none stops being one: the end of the text if it may have been cut there.
+const char* number_rest(const char* at, const char* end) {
+  if (at < end && (*at == 'e' || *at == 'E')) {
+    ++at;
+    if (at < end && (*at == '+' || *at == '-')) ++at;
+  }
+  return at;
+}
+
 }  // namespace
 
 void JsonCursor::fail(const std::string& what) const {
@@ -144,7 +155,10 @@ std::string_view JsonCursor::unescape(const char* start) {
         break;
       case 'u': {
         std::optional<std::uint32_t> code = hex4(next_ + 1, end_);
-        if (!code) fail("'\\u' needs four hexadecimal digits");
+        if (!code) {
+          if (end_ - next_ < 5) next_ = end_;  // cut inside the escape
+          fail("'\\u' needs four hexadecimal digits");
+        }
         next_ += 4;
         if (*code >= 0xD800 && *code < 0xDC00 && end_ - next_ > 6 && next_[1] == '\\' &&
             next_[2] == 'u') {
@@ -190,13 +204,19 @@ double JsonCursor::number() {
     word("Infinity");
     return std::numeric_limits<double>::infinity();
   }
-  if (*next_ == '-' && next_ + 1 < end_ && next_[1] == 'I') {
+  const char* digits = *next_ == '-' ? next_ + 1 : next_;
+  if (*digits == 'I') {
     word("-Infinity");
     return -std::numeric_limits<double>::infinity();
   }
   double value = 0;
+  // std::from_chars() also takes -inf, -nan, -.5 and 01, which are no JSON.
+  const bool starts_well = is_digit(*digits) && !(*digits == '0' && is_digit(digits[1]));
   const auto [stop, error] = std::from_chars(next_, end_, value);
-  if (error == std::errc::invalid_argument || stop == next_) fail("a number was expected");
+  if (!starts_well || stop[-1] == '.' || *stop == 'e' || *stop == 'E') {
+    next_ = number_rest(stop < digits ? digits : stop, end_);
+    fail("a number was expected");
+  }
   if (error == std::errc::result_out_of_range) {
     // Too large or too small for a double: what Python's float() makes of it.
     value = std::strtod(std::string(next_, stop).c_str(), nullptr);
