@@ -5,7 +5,6 @@
 
 #include <cstdint>
 #include <optional>
-#include <string>
 #include <string_view>
 
 namespace trendprobe {
@@ -21,11 +20,5 @@ std::optional<double> parse_number(std::string_view cell);
 /// The integer in a cell: "3", and "3.0" where pandas saw a gap in the column. A fraction is cut
 /// off if `truncate` (as Python's int() does), and no integer otherwise.
 std::optional<std::int64_t> parse_integer(std::string_view cell, bool truncate);
-
-/// True if the text is valid UTF-8 without NUL.
-bool is_text(std::string_view bytes);
-
-/// The text with U+FFFD in place of every byte that belongs to no character, and of NUL.
-std::string repaired_text(std::string_view bytes);
 
 }  // namespace trendprobe

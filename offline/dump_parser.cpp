@@ -4,9 +4,14 @@
 #include <cmath>
 #include <limits>
 #include <optional>
+#include <string>
+#include <string_view>
 #include <system_error>
+#include <unordered_map>
+#include <vector>
 
 #include "offline/json_cursor.h"
+#include "offline/utf8_text.h"
 #include "writer/dump_name.h"
 #include "writer/value_encoding.h"
 
@@ -35,31 +40,48 @@ int statistic_of(std::string_view key) {
 }
 
 /// What a string in place of a number means: Python's float() of it, if any.
-double number_in_text(std::string_view text) {
+std::optional<double> number_in_text(std::string_view text) {
   std::string copy(text);
   char* end = nullptr;
   const double value = std::strtod(copy.c_str(), &end);
-  if (end == copy.c_str()) return kMissing;
+  if (end == copy.c_str()) return std::nullopt;
   while (*end == ' ' || *end == '\t' || *end == '\n' || *end == '\r') ++end;
-  return *end == '\0' ? value : kMissing;
+  if (*end != '\0') return std::nullopt;
+  return value;
 }
 
-double statistic_value(JsonCursor& json) {
+/// The next value as a statistic; none where it is neither a number nor null.
+std::optional<double> statistic_value(JsonCursor& json) {
   switch (json.kind()) {
     case JsonCursor::Kind::kNumber:
       return canonical(json.number());
-    case JsonCursor::Kind::kString:
-      return canonical(number_in_text(json.string()));
+    case JsonCursor::Kind::kString: {
+      const std::optional<double> value = number_in_text(json.string());
+      return value ? std::optional(canonical(*value)) : std::nullopt;
+    }
     case JsonCursor::Kind::kTrue:
       json.skip();
       return 1;
     case JsonCursor::Kind::kFalse:
       json.skip();
       return 0;
-    default:
+    case JsonCursor::Kind::kNull:
       json.skip();
       return kMissing;
+    default:
+      json.skip();
+      return std::nullopt;
   }
+}
+
+std::string without_bad_bytes(std::string_view bytes, std::size_t first) {
+  std::string text(bytes);
+  for (std::optional<std::size_t> bad = first; bad;) {
+    text[*bad] = '?';
+    const std::optional<std::size_t> next = find_bad_byte(std::string_view(text).substr(*bad));
+    bad = next ? std::optional(*bad + *next) : std::nullopt;
+  }
+  return text;
 }
 
 std::string byte_location(std::size_t byte) { return "byte " + std::to_string(byte); }
@@ -70,7 +92,7 @@ std::string byte_location(std::size_t byte) { return "byte " + std::to_string(by
 class DumpParser::EntryReader {
  public:
   EntryReader(DumpParser& parser, JsonCursor& json, std::string_view name)
-      : parser_(parser), json_(json), direction_(parse_dump_name(name).direction) {}
+      : parser_(parser), json_(json), name_(name), direction_(parse_dump_name(name).direction) {}
 
   DumpDirection direction() const { return direction_; }
   bool is_recompute() const { return is_recompute_; }
@@ -96,15 +118,27 @@ class DumpParser::EntryReader {
       }
       const bool inputs = key == "input_args" || key == "input_kwargs" || key == "input";
       suffix_.assign(inputs ? std::string_view(".input") : ".").append(inputs ? "" : key);
+      if (inputs || key == "output") check_kind();
       read_list((forward && (key == "input_args" || key == "output")) ||
                 (backward && (key == "input" || key == "output")));
     });
   }
 
  private:
+  /// Says it where the next value can hold no tensor.
+  void check_kind() {
+    const JsonCursor::Kind kind = json_.kind();
+    if (kind != JsonCursor::Kind::kArray && kind != JsonCursor::Kind::kObject &&
+        kind != JsonCursor::Kind::kNull) {
+      count_fault("holds a bare value where a tensor or a list of values belongs",
+                  "the other values", json_.byte());
+    }
+  }
+
   /// {name: tensor}, in older versions {name: [tensor]}.
   void read_parameters(bool read_by_msprobe) {
     if (json_.kind() != JsonCursor::Kind::kObject) {
+      check_kind();
       read_value(false, 0);
       return;
     }
@@ -118,11 +152,13 @@ class DumpParser::EntryReader {
 
   void read_parameter(bool read_by_msprobe = true) {
     if (json_.kind() != JsonCursor::Kind::kArray) {
+      check_kind();
       read_value(read_by_msprobe, 0);
       return;
     }
     const std::size_t size = suffix_.size();
     json_.array([&](std::size_t index) {
+      check_kind();
       suffix_.resize(size);
       if (index > 0) suffix_.append(".").append(std::to_string(index));
       read_value(read_by_msprobe && index == 0, 0);
@@ -142,6 +178,8 @@ class DumpParser::EntryReader {
     json_.array([&](std::size_t index) {
       suffix_.resize(size);
       suffix_.append(".").append(std::to_string(index));
+      // Deeper lists may be those of a typed value, such as the bounds of a slice.
+      if (depth == 0) check_kind();
       read_value(read_by_msprobe, depth);
     });
     suffix_.resize(size);
@@ -150,8 +188,13 @@ class DumpParser::EntryReader {
   /// A tensor, another typed value, or a list or object of values.
   void read_value(bool read_by_msprobe, std::size_t depth) {
     const JsonCursor::Kind kind = json_.kind();
-    if (depth > kMaxValueDepth ||
-        (kind != JsonCursor::Kind::kArray && kind != JsonCursor::Kind::kObject)) {
+    if (kind != JsonCursor::Kind::kArray && kind != JsonCursor::Kind::kObject) {
+      json_.skip();
+      return;
+    }
+    const std::size_t start = json_.byte();
+    if (depth > kMaxValueDepth) {
+      count_fault("holds values that are nested deeper than 32", "the values above", start);
       json_.skip();
       return;
     }
@@ -167,8 +210,14 @@ class DumpParser::EntryReader {
     json_.object([&](std::string_view key) {
       const JsonCursor::Kind member = json_.kind();
       const bool nested = member == JsonCursor::Kind::kArray || member == JsonCursor::Kind::kObject;
-      if (const int statistic = statistic_of(key); statistic >= 0 && !nested) {
-        statistics[static_cast<std::size_t>(statistic)] = statistic_value(json_);
+      if (const int statistic = statistic_of(key); statistic >= 0) {
+        const std::size_t byte = json_.byte();
+        const std::optional<double> value = statistic_value(json_);
+        if (!value) {
+          count_fault("holds a statistic that is no number", "the record, without this statistic",
+                      byte);
+        }
+        statistics[static_cast<std::size_t>(statistic)] = value.value_or(kMissing);
         has_statistics = true;
       } else if (key == "type" && member == JsonCursor::Kind::kString) {
         type = json_.string();
@@ -182,13 +231,22 @@ class DumpParser::EntryReader {
         json_.skip();
       }
     });
+    if (has_statistics && type.empty()) {
+      count_fault("holds statistics without the type of what they are of", "the other values",
+                  start);
+    }
     if (!is_tensor_type(type)) return;
     parser_.step_.tensors.push_back(
         {parser_.keep_suffix(suffix_), statistics, read_by_msprobe && is_trend_dtype(dtype)});
   }
 
+  void count_fault(std::string_view what, std::string_view kept, std::size_t byte) {
+    parser_.count_fault(what, kept, name_, byte);
+  }
+
   DumpParser& parser_;
   JsonCursor& json_;
+  std::string_view name_;
   DumpDirection direction_;
   bool is_recompute_ = false;
   std::string suffix_;
@@ -210,7 +268,36 @@ bool DumpParser::load(const std::filesystem::path& path, FileContents& contents)
         {Severity::kSkipped, path.string(), {}, "is empty (0 bytes)", "nothing of this file"});
     return false;
   }
+  if (const std::optional<std::size_t> bad = find_bad_byte(contents.text())) {
+    const bool is_nul = contents.text()[*bad] == '\0';
+    diagnostics_.report({Severity::kRepaired, path.string(), byte_location(*bad),
+                         is_nul ? "holds NUL bytes, such as a disk leaves that lost its power"
+                                : "holds bytes that are no UTF-8",
+                         "what can be read, with \"?\" for each bad byte"});
+    // One byte for one, so that what else is wrong is found where it is in the file.
+    contents = FileContents(std::string_view(without_bad_bytes(contents.text(), *bad)));
+  }
   return true;
+}
+
+void DumpParser::count_fault(std::string_view what, std::string_view kept, std::string_view example,
+                             std::size_t byte) {
+  for (Fault& fault : faults_) {
+    if (fault.what != what) continue;
+    ++fault.count;
+    return;
+  }
+  faults_.push_back({what, kept, std::string(example.substr(0, 200)), byte, 1});
+}
+
+void DumpParser::report_faults(const std::string& path) {
+  for (const Fault& fault : faults_) {
+    std::string what = "\"" + repaired_text(fault.example) + "\" " + std::string(fault.what);
+    if (fault.count > 1) what += " (the first of " + std::to_string(fault.count) + " such)";
+    diagnostics_.report({Severity::kRepaired, path, byte_location(fault.byte), std::move(what),
+                         std::string(fault.kept)});
+  }
+  faults_.clear();
 }
 
 std::string_view DumpParser::keep_suffix(std::string_view suffix) {
@@ -220,8 +307,8 @@ std::string_view DumpParser::keep_suffix(std::string_view suffix) {
 
 void DumpParser::parse_construct(const std::filesystem::path& path) {
   if (!load(path, construct_)) return;
+  const std::string file = path.string();
   JsonCursor json(construct_.text(), unescaped_);
-  std::size_t damaged = 0;
   try {
     json.object([&](std::string_view name) {
       if (name == "megatron_micro_step_number") {
@@ -230,6 +317,8 @@ void DumpParser::parse_construct(const std::filesystem::path& path) {
       }
       ConstructNode node;
       node.name = name;
+      const bool has_list = json.kind() == JsonCursor::Kind::kArray;
+      const std::size_t start = json.byte();
       bool valid = true;
       const auto read_parent = [&] {
         if (json.kind() == JsonCursor::Kind::kString) {
@@ -239,7 +328,7 @@ void DumpParser::parse_construct(const std::filesystem::path& path) {
           json.skip();
         }
       };
-      if (json.kind() == JsonCursor::Kind::kArray) {
+      if (has_list) {
         json.array([&](std::size_t index) {
           if (index == 0) {
             read_parent();
@@ -262,24 +351,44 @@ void DumpParser::parse_construct(const std::filesystem::path& path) {
       if (valid) {
         step_.construct.push_back(node);
       } else {
-        ++damaged;
+        count_fault("has a parent that is no name", "the other nodes", name, start);
       }
     });
     json.finish();
   } catch (const JsonError& error) {
     diagnostics_.report(
-        {Severity::kRepaired, path.string(), byte_location(error.byte()), error.what(),
+        {Severity::kRepaired, file, byte_location(error.byte()), error.what(),
          "the first " + std::to_string(step_.construct.size()) +
              " nodes; modules behind them have no parent, so micro-steps may be wrong"});
   }
-  if (damaged > 0) {
-    diagnostics_.report({Severity::kRepaired,
-                         path.string(),
-                         {},
-                         std::to_string(damaged) + " nodes have a parent that is no name",
-                         "the other " + std::to_string(step_.construct.size()) + " nodes"});
-  }
+  report_faults(file);
+  find_circles(file);
   step_.has_construct = !step_.construct.empty();
+}
+
+void DumpParser::find_circles(const std::string& path) {
+  std::unordered_map<std::string_view, std::size_t> index;
+  index.reserve(step_.construct.size());
+  for (std::size_t i = 0; i < step_.construct.size(); ++i) index[step_.construct[i].name] = i;
+  // The walk, from 1, in which a node was first come by.
+  std::vector<std::size_t> walk_of(step_.construct.size(), 0);
+  for (std::size_t start = 0; start < step_.construct.size(); ++start) {
+    for (std::size_t node = start; walk_of[node] == 0;) {
+      walk_of[node] = start + 1;
+      const auto& parent = step_.construct[node].parent;
+      const auto found = parent ? index.find(*parent) : index.end();
+      if (found == index.end()) break;
+      node = found->second;
+      if (walk_of[node] != start + 1) continue;
+      diagnostics_.report(
+          {Severity::kRepaired,
+           path,
+           {},
+           "\"" + std::string(step_.construct[node].name) + "\" is among its own ancestors",
+           "all nodes; the micro-steps of those in the circle may be wrong"});
+      return;  // one is enough to know that the file is damaged
+    }
+  }
 }
 
 void DumpParser::parse_dump(const std::filesystem::path& path) {
@@ -310,10 +419,10 @@ void DumpParser::parse_dump(const std::filesystem::path& path) {
       }
       in_data = true;
       json.object([&](std::string_view name) {
+        const bool is_object = json.kind() == JsonCursor::Kind::kObject;
         const std::size_t start = json.byte();
-        if (json.kind() != JsonCursor::Kind::kObject) {
-          skipped(byte_location(start), "the value of \"" + std::string(name) + "\" is no object",
-                  "the other entries");
+        if (!is_object) {
+          count_fault("is no entry: its value is no object", "the other entries", name, start);
           json.skip();
           return;
         }
@@ -330,10 +439,8 @@ void DumpParser::parse_dump(const std::filesystem::path& path) {
         entry.is_recompute = reader.is_recompute();
         entry.tensor_count = static_cast<std::uint32_t>(step_.tensors.size()) - entry.first_tensor;
         if (entry.tensor_count > 0 && reader.direction() == DumpDirection::kNone) {
-          skipped(byte_location(start),
-                  "\"" + std::string(name) +
-                      "\" is no name of dump data (no .forward, .backward or .parameters_grad)",
-                  "the other entries");
+          count_fault("is no name of dump data (no .forward, .backward or .parameters_grad)",
+                      "the other entries", name, start);
           return;
         }
         step_.entries.push_back(entry);
@@ -341,7 +448,9 @@ void DumpParser::parse_dump(const std::filesystem::path& path) {
       in_data = false;
     });
     json.finish();
+    report_faults(file);
   } catch (const JsonError& error) {
+    report_faults(file);
     if (has_data) {
       diagnostics_.report({Severity::kRepaired, file, byte_location(error.byte()), error.what(),
                            in_data ? "the first " + std::to_string(step_.entries.size()) +

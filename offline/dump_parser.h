@@ -9,6 +9,7 @@
 #include <string>
 #include <string_view>
 #include <unordered_set>
+#include <vector>
 
 #include "offline/diagnostics.h"
 #include "offline/file_contents.h"
@@ -42,8 +43,22 @@ class DumpParser {
     }
   };
 
+  /// A kind of fault in a file, its first place, and how often it was found.
+  struct Fault {
+    std::string_view what;
+    std::string_view kept;
+    std::string example;
+    std::size_t byte;
+    std::size_t count;
+  };
+
   /// The file's text; nothing, after a report, if it can't be read or is empty.
   bool load(const std::filesystem::path& path, FileContents& contents);
+  /// The texts must outlive the parser; the example is the name of what has the fault.
+  void count_fault(std::string_view what, std::string_view kept, std::string_view example,
+                   std::size_t byte);
+  void report_faults(const std::string& path);
+  void find_circles(const std::string& path);
   std::string_view keep_suffix(std::string_view suffix);
 
   Diagnostics& diagnostics_;
@@ -53,6 +68,7 @@ class DumpParser {
   FileContents construct_;
   std::deque<std::string> unescaped_;
   std::unordered_set<std::string, TextHash, std::equal_to<>> suffixes_;
+  std::vector<Fault> faults_;  // of the file that is being read
 };
 
 }  // namespace trendprobe

@@ -108,8 +108,12 @@ class DumpSource : public RecordSource {
   void find_directories(Diagnostics& diagnostics) {
     for (const fs::path& step_path : sorted_entries(directory_, diagnostics)) {
       const std::string step_name = step_path.filename();
-      if (!step_name.starts_with("step") || !is_directory_or_link(step_path)) continue;
+      if (!step_name.starts_with("step")) continue;
       const std::optional<std::int64_t> step = number_after("step", step_name);
+      if (!is_directory_or_link(step_path)) {
+        if (step) report_no_directory(step_path, diagnostics);
+        continue;
+      }
       if (!step) {
         diagnostics.report({Severity::kSkipped,
                             step_path.string(),
@@ -120,15 +124,16 @@ class DumpSource : public RecordSource {
       }
       for (const fs::path& path : sorted_entries(step_path, diagnostics)) {
         const std::string name = path.filename();
-        if (!(name.starts_with("rank") || name.starts_with("proc")) ||
-            !is_directory_or_link(path)) {
-          continue;
-        }
+        if (!(name.starts_with("rank") || name.starts_with("proc"))) continue;
         ProcessDirectory found;
         found.step = *step;
         found.path = path;
         found.rank = number_after("rank", name);
         const std::optional<std::int64_t> pid = number_after("proc", name);
+        if (!is_directory_or_link(path)) {
+          if (found.rank || pid) report_no_directory(path, diagnostics);
+          continue;
+        }
         if ((!found.rank && !pid) ||
             found.rank.value_or(0) > std::numeric_limits<std::int32_t>::max()) {
           diagnostics.report({Severity::kSkipped,
@@ -151,6 +156,14 @@ class DumpSource : public RecordSource {
               [](const ProcessDirectory& a, const ProcessDirectory& b) {
                 return std::tie(a.step, a.path) < std::tie(b.step, b.path);
               });
+  }
+
+  static void report_no_directory(const fs::path& path, Diagnostics& diagnostics) {
+    diagnostics.report({Severity::kSkipped,
+                        path.string(),
+                        {},
+                        "is no directory, nor a link that leads to one",
+                        "nothing of it"});
   }
 
   void assign_ranks(Diagnostics& diagnostics) {

@@ -23,7 +23,16 @@ class Search {
   void visit(const fs::path& directory, int depth) {
     std::error_code error;
     const fs::path real = fs::canonical(directory, error);
-    if (error || !visited_.insert(real).second || depth > kMaxDepth) return;
+    if (error || !visited_.insert(real).second) return;
+    if (depth > kMaxDepth) {
+      diagnostics_.report({Severity::kSkipped,
+                           directory.string(),
+                           {},
+                           "lies more than " + std::to_string(kMaxDepth) +
+                               " directories below --data: name a directory nearer to it",
+                           "nothing of it"});
+      return;
+    }
     std::vector<fs::path> children;
     for (fs::directory_iterator it(directory, error), end; !error && it != end;
          it.increment(error)) {

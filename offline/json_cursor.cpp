@@ -168,8 +168,8 @@ std::string_view JsonCursor::unescape(const char* start) {
             next_ += 6;
           }
         }
-        // A lone surrogate is no character, and no valid UTF-8.
-        append_utf8(text, *code >= 0xD800 && *code < 0xE000 ? 0xFFFD : *code);
+        // A lone surrogate is no character, and no valid UTF-8; at NUL SQL's functions stop.
+        append_utf8(text, *code == 0 || (*code >= 0xD800 && *code < 0xE000) ? 0xFFFD : *code);
         break;
       }
       default:

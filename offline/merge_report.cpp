@@ -83,6 +83,11 @@ std::string describe(const std::vector<Issue>& issues, std::size_t limit) {
     text += fmt::format("  … and {} more; all are in the table trendprobe_issues of the database\n",
                         with_commas(sorted.size() - limit));
   }
+  if (sorted.front().severity != Severity::kNotice) {
+    text +=
+        "What was kept is in the database. For the rest, copy or collect these files again and "
+        "merge anew.\n";
+  }
   return text;
 }
 

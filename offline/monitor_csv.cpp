@@ -8,6 +8,7 @@
 #include <system_error>
 
 #include "offline/csv_values.h"
+#include "offline/utf8_text.h"
 #include "writer/trend_schema.h"
 #include "writer/value_encoding.h"
 
@@ -144,7 +145,10 @@ bool MonitorCsv::next(Row& row) {
 }
 
 MonitorCsv::RowFault MonitorCsv::read_row_of_wrong_length() {
-  if (reader_->is_damaged()) return "has a quote that is not closed, or text behind a closing one";
+  if (reader_->is_damaged()) {
+    return reader_->is_terminated() ? "has a quote that is not closed, or text behind a closing one"
+                                    : "is cut";
+  }
   if (fields_.size() > columns_) return "has more fields than the header";
   if (!options_.as_msprobe) {
     return reader_->is_terminated() ? "has fewer fields than the header" : "is cut";
@@ -157,9 +161,11 @@ MonitorCsv::RowFault MonitorCsv::read_row(Row& row) {
   if (fields_.size() != columns_) {
     if (const RowFault fault = read_row_of_wrong_length()) return fault;
   }
-  // The last field of a cut row may be whole or not; where nothing needs it the row counts.
-  if (!reader_->is_terminated() && last_needed_column_ + 1 == columns_ && !options_.as_msprobe) {
-    return "is cut";
+  if (!reader_->is_terminated() && !options_.as_msprobe) {
+    // The last field may be whole or not; where nothing needs it the row counts.
+    if (last_needed_column_ + 1 == columns_) return "is cut";
+    count_fault(Severity::kRepaired, "ends without a line break, so the file may be cut",
+                "the row, and those before it", {});
   }
   const bool truncate = options_.as_msprobe;
   const auto vpp_stage = parse_integer(fields_[vpp_stage_column_], truncate);

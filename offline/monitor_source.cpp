@@ -225,7 +225,16 @@ class MonitorSource : public RecordSource {
     std::vector<RankDirectory> found;
     for (const fs::path& path : listed_entries(directory_, diagnostics)) {
       auto directory = parse_rank_directory(path);
-      if (directory && is_directory_or_link(path)) found.push_back(std::move(*directory));
+      if (!directory) continue;
+      if (std::error_code error; is_directory_or_link(path)) {
+        found.push_back(std::move(*directory));
+      } else if (fs::is_symlink(path, error)) {
+        diagnostics.report({Severity::kSkipped,
+                            path.string(),
+                            {},
+                            "is a link that leads to no directory",
+                            "nothing of it"});
+      }
     }
     if (options_.as_msprobe) {
       // get_target_output_dir(): the last that is listed replaces the ones before it.

@@ -5,6 +5,7 @@
 #include <set>
 #include <stdexcept>
 #include <string>
+#include <string_view>
 #include <system_error>
 #include <tuple>
 #include <utility>
@@ -31,6 +32,37 @@ struct ScannedShard {
 struct ShardUnit {
   std::size_t shard = 0;
   std::vector<std::size_t> commits;  // indices into its steps
+};
+
+/// An error's text without the file's name, which a report names anyway.
+std::string without_path(std::string_view what, const fs::path& path) {
+  const std::string prefix = path.string() + ": ";
+  if (what.starts_with(prefix)) what.remove_prefix(prefix.size());
+  return std::string(what);
+}
+
+/// The commits of a unit that could not be read.
+class LostCommits {
+ public:
+  void add(std::int64_t training_step, std::string_view what) {
+    if (count_++ > 0) return;
+    first_step_ = training_step;
+    first_what_ = what;
+  }
+
+  void report(const fs::path& path, Diagnostics& diagnostics) const {
+    if (count_ == 0) return;
+    diagnostics.report(
+        {Severity::kRepaired, path.string(), "training step " + std::to_string(first_step_),
+         without_path(first_what_, path) +
+             (count_ == 1 ? "" : " (the first of " + std::to_string(count_) + " such commits)"),
+         "the other commits of this shard"});
+  }
+
+ private:
+  std::size_t count_ = 0;
+  std::int64_t first_step_ = 0;
+  std::string first_what_;
 };
 
 class ShardSource : public RecordSource {
@@ -65,20 +97,27 @@ class ShardSource : public RecordSource {
         ids.push_back(records.targets.intern(mapped_name(target.name, mapping_), target.vpp_stage,
                                              target.call));
       }
+      LostCommits lost;
       for (const std::size_t commit : wanted.commits) {
         if (commit >= reader.steps().size()) {
           throw std::runtime_error(shard.path.string() + ": was replaced while it was read");
         }
-        for (RecordBlock& block : reader.read(reader.steps()[commit])) {
-          for (std::uint32_t& target : block.targets) target = ids[target];
-          records.blocks.push_back(std::move(block));
+        const ShardStep& step = reader.steps()[commit];
+        try {
+          for (RecordBlock& block : reader.read(step)) {
+            for (std::uint32_t& target : block.targets) target = ids[target];
+            records.blocks.push_back(std::move(block));
+          }
+        } catch (const std::runtime_error& error) {  // SqliteError, FormatError
+          lost.add(step.training_step, error.what());
         }
       }
-    } catch (const std::runtime_error& error) {  // SqliteError, FormatError
+      lost.report(shard.path, diagnostics);
+    } catch (const std::runtime_error& error) {
       diagnostics.report({Severity::kSkipped,
                           shard.path.string(),
                           {},
-                          error.what(),
+                          without_path(error.what(), shard.path),
                           std::to_string(records.blocks.size()) + " blocks of training steps " +
                               std::to_string(unit.steps.front().first) + " to " +
                               std::to_string(unit.steps.back().first)});
@@ -101,12 +140,14 @@ class ShardSource : public RecordSource {
       shard.info = reader.info();
       shard.steps = reader.steps();
     } catch (const std::runtime_error& error) {
-      const bool is_empty = size_of(path) == 0;
-      diagnostics.report({Severity::kSkipped,
-                          path.string(),
-                          {},
-                          is_empty ? "is empty: its process wrote nothing" : error.what(),
-                          "nothing of this shard"});
+      std::error_code error_code;
+      const bool is_empty = fs::file_size(path, error_code) == 0 && !error_code;
+      diagnostics.report(
+          {Severity::kSkipped,
+           path.string(),
+           {},
+           is_empty ? "is empty: its process wrote nothing" : without_path(error.what(), path),
+           "nothing of this shard"});
       return;
     }
     shard.bytes = size_of(path) + size_of(path.string() + "-wal");
@@ -234,7 +275,11 @@ std::vector<fs::path> find_shards(const fs::path& directory) {
   std::error_code error;
   for (fs::directory_iterator it(directory, error), end; !error && it != end; it.increment(error)) {
     std::error_code type_error;
-    if (it->path().extension() == ".shard" && it->is_regular_file(type_error)) {
+    const fs::file_type type = it->status(type_error).type();
+    // A link that leads nowhere is opened, too, so that the reader says what is wrong with it.
+    if (it->path().extension() == ".shard" &&
+        (type == fs::file_type::regular || type == fs::file_type::not_found ||
+         type == fs::file_type::none)) {
       shards.push_back(it->path());
     }
   }

@@ -74,6 +74,8 @@ class MergeCommand {
       std::vector<std::unique_ptr<RecordSource>> sources = sources_of(kind, mapping);
       if (sources.empty()) continue;
       Diagnostics diagnostics;
+      // Each database says of all that was left out; print_issues() says it once.
+      for (Issue& issue : discovery.issues()) diagnostics.report(std::move(issue));
       MergeSummary summary;
       try {
         summary = merge_kind(kind, std::move(sources), diagnostics);

@@ -10,6 +10,7 @@
 #include <random>
 #include <string>
 
+#include "offline/utf8_text.h"
 #include "writer/value_encoding.h"
 
 namespace trendprobe {
@@ -80,7 +81,7 @@ TEST(CsvValuesTest, IntegersMayLookLikeFloats) {
   }
 }
 
-TEST(CsvValuesTest, RepairsWhatIsNoUtf8) {
+TEST(Utf8TextTest, RepairsWhatIsNoUtf8) {
   const std::string replaced = "\xEF\xBF\xBD";
   for (const char* text : {"", "plain", "\xC3\xA4", "\xE6\xA8\xA1\xE5\x9D\x97", "\xF0\x9F\x98\x80",
                            "a long name that is more than eight bytes"}) {
