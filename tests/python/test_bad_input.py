@@ -810,7 +810,7 @@ def test_a_cut_log_keeps_the_commits_before_the_cut(shards: Path, merge: Callabl
     ids=["empty", "cut", "header", "text", "newer", "no id", "foreign", "broken link", "loop", "no blocks", "ids"],
 )
 def test_a_bad_shard_costs_itself_only(
-    damage: Callable[[Path], object], message: str, shards: Path, merge: Callable
+    damage: Callable[[Path], object], message: str, shards: Path, merge: Callable[..., Any]
 ) -> None:
     bad = shards / "h-8-5-0.shard"
     shutil.copy(shards / "h-7-5-0.shard", bad)
