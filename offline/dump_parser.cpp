@@ -362,11 +362,10 @@ void DumpParser::parse_construct(const std::filesystem::path& path) {
              " nodes; modules behind them have no parent, so micro-steps may be wrong"});
   }
   report_faults(file);
-  find_circles(file);
   step_.has_construct = !step_.construct.empty();
 }
 
-void DumpParser::find_circles(const std::string& path) {
+void DumpParser::report_circles(const std::filesystem::path& path) {
   std::unordered_map<std::string_view, std::size_t> index;
   index.reserve(step_.construct.size());
   for (std::size_t i = 0; i < step_.construct.size(); ++i) index[step_.construct[i].name] = i;

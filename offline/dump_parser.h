@@ -27,6 +27,9 @@ class DumpParser {
 
   /// Fills the step's construct; leaves it empty where the file is missing, empty or unreadable.
   void parse_construct(const std::filesystem::path& path);
+  /// Reports it if a node of construct.json, at `path`, is among its own ancestors. After
+  /// parse_construct().
+  void report_circles(const std::filesystem::path& path);
   /// Fills the step's entries and tensors.
   void parse_dump(const std::filesystem::path& path);
 
@@ -58,7 +61,6 @@ class DumpParser {
   void count_fault(std::string_view what, std::string_view kept, std::string_view example,
                    std::size_t byte);
   void report_faults(const std::string& path);
-  void find_circles(const std::string& path);
   std::string_view keep_suffix(std::string_view suffix);
 
   Diagnostics& diagnostics_;

@@ -84,6 +84,7 @@ class DumpSource : public RecordSource {
     // With --micro_step false msProbe does not look at it.
     if (has_construct && (options_.micro_steps || !options_.as_msprobe)) {
       parser.parse_construct(construct);
+      parser.report_circles(construct);
     }
     parser.parse_dump(path / "dump.json");
     if (options_.micro_steps && !parser.step().entries.empty()) {
