@@ -6,6 +6,7 @@
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
 #include <array>
+#include <vector>
 
 #include "hook/torch_parallel_for.h"
 
@@ -106,38 +107,91 @@ bool has_memory(const at::Tensor& tensor) {
          (last + 1) * tensor.element_size() <= tensor.storage().nbytes();
 }
 
-at::Tensor device_statistics(const at::Tensor& tensor) {
-  const bool is_wide = tensor.scalar_type() == at::kDouble ||
-                       tensor.scalar_type() == at::kComplexDouble || tensor.is_cpu() ||
-                       tensor.is_cuda() || tensor.is_xpu();
-  const at::ScalarType result_type = is_wide ? at::kDouble : at::kFloat;
-  at::Tensor values = tensor.detach();
-  if (at::isFloat8Type(values.scalar_type())) values = values.to(at::kFloat);
-  if (values.is_complex()) {
-    if (values.scalar_type() == at::kComplexHalf) values = values.to(at::kComplexFloat);
-    values = values.abs();
+// What is measured at once: the operators' temporaries take up to 12 bytes an element, and a tensor
+// may be as large as the memory that is left.
+constexpr std::int64_t kMaxBlock = std::int64_t{1} << 22;
+
+// Views of at most kMaxBlock elements that make up the tensor; contiguous ones where it is.
+void append_blocks(const at::Tensor& tensor, std::vector<at::Tensor>& blocks) {
+  if (tensor.numel() <= kMaxBlock) {
+    blocks.push_back(tensor);
+    return;
   }
-  if (at::isBarebonesUnsignedType(values.scalar_type())) values = values.to(result_type);
-  const bool is_floating = values.is_floating_point();
-  // The type in which the sums are kept.
-  const at::ScalarType sum_type =
-      is_floating && values.scalar_type() != at::kDouble ? at::kFloat : result_type;
+  std::int64_t outermost = 0;
+  for (std::int64_t i = 1; i < tensor.dim(); ++i) {
+    if (tensor.size(outermost) == 1 ||
+        (tensor.size(i) > 1 && tensor.stride(i) > tensor.stride(outermost))) {
+      outermost = i;
+    }
+  }
+  const std::int64_t size = tensor.size(outermost);
+  append_blocks(tensor.narrow(outermost, 0, size / 2), blocks);
+  append_blocks(tensor.narrow(outermost, size / 2, size - size / 2), blocks);
+}
+
+// The elements as numbers that every operator takes: floating-point ones of at least 16 bits, exact
+// as far as `widest` is.
+at::Tensor numbers_of(at::Tensor elements, at::ScalarType widest) {
+  if (elements.is_complex()) {
+    // A conjugate would be copied before it loses its sign again.
+    if (elements.is_conj()) elements = elements.conj();
+    if (elements.scalar_type() == at::kComplexHalf) elements = elements.to(at::kComplexFloat);
+    return elements.abs();
+  }
+  // Once, not in every operator.
+  elements = elements.resolve_neg();
+  if (at::isFloat8Type(elements.scalar_type())) return elements.to(at::kFloat);
+  if (elements.is_floating_point()) return elements;
+  return elements.to(elements.element_size() < 4 ? at::kFloat : widest);
+}
+
+// A row in the order of TensorStatistics' members.
+at::Tensor block_statistics(const at::Tensor& block, at::ScalarType result_type) {
+  const at::Tensor numbers = numbers_of(block, result_type);
+  const at::ScalarType sum_type = numbers.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
   const at::Tensor count =
-      at::full({}, tensor.numel(), at::TensorOptions().dtype(result_type).device(values.device()));
+      at::full({}, block.numel(), at::TensorOptions().dtype(result_type).device(numbers.device()));
+  const bool is_integer = at::isIntegralType(block.scalar_type(), /*includeBool=*/true);
   const at::Tensor none = at::zeros_like(count);
   std::array<at::Tensor, 8> statistics = {
-      at::linalg_vector_norm(is_floating ? values : values.to(sum_type), 2,
-                             at::OptionalIntArrayRef(), false, sum_type),
-      values.max(),
-      values.min(),
-      at::mean(values, sum_type),
-      is_floating ? at::isnan(values).sum() : none,
-      is_floating ? at::isinf(values).sum() : none,
-      at::eq(values, 0).sum(),
+      at::linalg_vector_norm(numbers, 2, at::OptionalIntArrayRef(), false, sum_type),
+      numbers.max(),
+      numbers.min(),
+      at::mean(numbers, sum_type),
+      is_integer ? none : at::isnan(numbers).sum(),
+      is_integer ? none : at::isinf(numbers).sum(),
+      at::eq(numbers, 0).sum(),
       count,
   };
   for (at::Tensor& statistic : statistics) statistic = statistic.to(result_type);
   return at::stack(statistics);
+}
+
+// The rows of a tensor's blocks as one.
+at::Tensor combined(const std::vector<at::Tensor>& rows) {
+  const at::Tensor blocks = at::stack(rows, 1);
+  const at::Tensor counts = blocks[7];
+  const at::Tensor count = counts.sum();
+  return at::stack({
+      at::linalg_vector_norm(blocks[0], 2),
+      blocks[1].max(),
+      blocks[2].min(),
+      (blocks[3] * (counts / count)).sum(),
+      blocks[4].sum(),
+      blocks[5].sum(),
+      blocks[6].sum(),
+      count,
+  });
+}
+
+at::Tensor device_statistics(const at::Tensor& tensor) {
+  const bool is_wide = at::toRealValueType(tensor.scalar_type()) == at::kDouble ||
+                       tensor.is_cpu() || tensor.is_cuda() || tensor.is_xpu();
+  const at::ScalarType result_type = is_wide ? at::kDouble : at::kFloat;
+  std::vector<at::Tensor> blocks;
+  append_blocks(tensor.detach(), blocks);
+  for (at::Tensor& block : blocks) block = block_statistics(block, result_type);
+  return blocks.size() == 1 ? blocks.front() : combined(blocks);
 }
 
 }  // namespace

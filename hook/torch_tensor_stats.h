@@ -24,7 +24,8 @@ std::optional<TensorStatistics> measure(const at::Tensor& measurable);
 
 /// The same statistics computed by the tensor's own device, as a 1-D tensor there, in the order of
 /// TensorStatistics' members: float64, or float32 where the device has nothing wider. Counts are
-/// rounded to that type. The work is queued on the current stream, and nothing waits for it.
+/// rounded to that type. The work is queued on the current stream, and nothing waits for it. Its
+/// temporaries take at most 64 MiB, however large the tensor is.
 /// Undefined where `tensor` can't be measured (see measurable(), any device taken) or the device
 /// lacks an operator. Throws nothing.
 at::Tensor measure_on_device(const at::Tensor& tensor) noexcept;

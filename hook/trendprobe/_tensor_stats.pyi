@@ -53,7 +53,8 @@ def measure_on_device(tensor: torch.Tensor, /) -> torch.Tensor | None:
 
     Returns a 1-D tensor on that device with the fields of `Statistics` in their order: float64, or float32 where the
     device is known for nothing wider, counts rounded to that type. It is the device's own arithmetic, so the last
-    digits differ from `measure`. Float16 and bfloat16 are summed in float32. Works for main memory too.
+    digits differ from `measure`. Float16 and bfloat16 are summed in float32. Temporary tensors take at most 64 MiB.
+    Works for main memory too.
 
     Returns None for what `measure` returns None for, devices aside, and where the device lacks an operator.
     """
