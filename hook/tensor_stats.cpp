@@ -513,7 +513,8 @@ std::optional<TensorStatistics> measure(const TensorView& tensor, const Parallel
   const double scale = is_64_bit_float(tensor.type) ? needed_scale(sums) : 1;
   const Sums scaled = scale == 1 ? sums : sum_all(tensor, layout, scale, parallel_for);
   const auto repeats = static_cast<double>(layout.repeats);
-  statistics.norm = std::sqrt(scaled.sum_of_squares * repeats) / scale;
+  // Two roots: the product could be beyond the range.
+  statistics.norm = std::sqrt(scaled.sum_of_squares) * std::sqrt(repeats) / scale;
   statistics.mean = scaled.sum / static_cast<double>(layout.count) / scale;
   // Adding 0 makes 0 of -0: which of the two comes first must not matter.
   statistics.max = sums.max + 0.0;

@@ -52,7 +52,8 @@ struct TensorStatistics {
   /// L2 norm, maximum, minimum and mean: NaN where an element is NaN; the mean also where both
   /// infinities occur. Norm and mean of elements of at most 32 bits of floating point are rounded
   /// to float32, unless that would make them infinite. A finite tensor has a finite norm and mean,
-  /// also where the square or the sum of its elements is beyond the range of its type.
+  /// also where the square or the sum of its elements is beyond the range of its type; only a norm
+  /// beyond float64 is infinite.
   double norm = 0;
   double max = 0;  ///< Never -0.
   double min = 0;  ///< Never -0.

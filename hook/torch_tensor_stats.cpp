@@ -6,6 +6,7 @@
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
 #include <array>
+#include <cmath>
 #include <vector>
 
 #include "hook/torch_parallel_for.h"
@@ -167,20 +168,20 @@ at::Tensor block_statistics(const at::Tensor& block, at::ScalarType result_type)
   return at::stack(statistics);
 }
 
-// The rows of a tensor's blocks as one.
-at::Tensor combined(const std::vector<at::Tensor>& rows) {
+// The rows of a tensor's blocks as one, every element counted `repeats` times.
+at::Tensor combined(const std::vector<at::Tensor>& rows, std::int64_t repeats) {
   const at::Tensor blocks = at::stack(rows, 1);
   const at::Tensor counts = blocks[7];
   const at::Tensor count = counts.sum();
   return at::stack({
-      at::linalg_vector_norm(blocks[0], 2),
+      at::linalg_vector_norm(blocks[0], 2) * std::sqrt(static_cast<double>(repeats)),
       blocks[1].max(),
       blocks[2].min(),
       (blocks[3] * (counts / count)).sum(),
-      blocks[4].sum(),
-      blocks[5].sum(),
-      blocks[6].sum(),
-      count,
+      blocks[4].sum() * repeats,
+      blocks[5].sum() * repeats,
+      blocks[6].sum() * repeats,
+      count * repeats,
   });
 }
 
@@ -188,10 +189,17 @@ at::Tensor device_statistics(const at::Tensor& tensor) {
   const bool is_wide = at::toRealValueType(tensor.scalar_type()) == at::kDouble ||
                        tensor.is_cpu() || tensor.is_cuda() || tensor.is_xpu();
   const at::ScalarType result_type = is_wide ? at::kDouble : at::kFloat;
+  at::Tensor distinct = tensor.detach();
+  std::int64_t repeats = 1;
+  for (std::int64_t i = 0; i < tensor.dim(); ++i) {
+    if (tensor.stride(i) != 0 || tensor.size(i) == 1) continue;
+    repeats *= tensor.size(i);
+    distinct = distinct.narrow(i, 0, 1);
+  }
   std::vector<at::Tensor> blocks;
-  append_blocks(tensor.detach(), blocks);
+  append_blocks(distinct, blocks);
   for (at::Tensor& block : blocks) block = block_statistics(block, result_type);
-  return blocks.size() == 1 ? blocks.front() : combined(blocks);
+  return blocks.size() == 1 && repeats == 1 ? blocks.front() : combined(blocks, repeats);
 }
 
 }  // namespace

@@ -306,6 +306,15 @@ TEST(TensorStatistics, SquaresAndSumsBeyondFloat64) {
   }
 }
 
+TEST(TensorStatistics, RepeatedSquaresBeyondFloat64) {
+  const std::vector<double> elements = {1e153};
+  const std::vector<std::int64_t> sizes = {100, 100};
+  const std::vector<std::int64_t> strides = {0, 0};
+  const auto statistics = measure(view_of(elements, ElementType::kFloat64, sizes, strides));
+  EXPECT_NEAR(statistics->norm / 1e155, 1, 1e-12);
+  EXPECT_EQ(statistics->count, 10000);
+}
+
 template <class Integer>
 void expect_integers(ElementType type) {
   std::mt19937_64 random(7);

@@ -12,6 +12,7 @@ from torch.profiler import ProfilerActivity, profile  # noqa: E402
 from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 from trendprobe import _tensor_stats as tensor_stats  # noqa: E402
 
+pytestmark = pytest.mark.filterwarnings("ignore:ComplexHalf support")
 # Each of these waits for the device, or brings something from it.
 WAITING = {
     "aten::_local_scalar_dense",
