@@ -40,7 +40,8 @@ def elements_of(tensor: torch.Tensor) -> np.ndarray:
             return np.hypot(parts[..., 0], parts[..., 1]).astype(np.longdouble).ravel()
     if is_integer(tensor.dtype):
         return tensor.numpy().astype(np.longdouble).ravel()
-    return tensor.resolve_neg().double().numpy().astype(np.longdouble).ravel()
+    with np.errstate(invalid="ignore"):  # signaling NaN
+        return tensor.resolve_neg().double().numpy().astype(np.longdouble).ravel()
 
 
 def expected_of(tensor: torch.Tensor) -> tuple[float, ...]:
