@@ -18,7 +18,9 @@ namespace {
 
 constexpr std::int64_t kBlock = simd::kMaxBlock;
 // What one call of a ParallelFor's body measures. The boundaries depend on nothing but this.
-constexpr std::int64_t kChunk = 32 * kBlock;
+constexpr std::int64_t kChunk = 8 * kBlock;
+// Up to this many elements, waking other threads costs more than they gain.
+constexpr std::int64_t kMaxSerial = 12 * kBlock;
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
 
@@ -435,7 +437,7 @@ Sums sum_all(const TensorView& tensor, const Layout& layout, double scale,
     chunks[static_cast<std::size_t>(chunk)] =
         sum_chunk(tensor, layout, begin, std::min(begin + kChunk, layout.count), scale);
   };
-  if (parallel_for) {
+  if (parallel_for && layout.count > kMaxSerial) {
     parallel_for(chunk_count, body);
   } else {
     for (std::int64_t chunk = 0; chunk < chunk_count; ++chunk) body(chunk);

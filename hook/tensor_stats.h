@@ -70,7 +70,7 @@ using ParallelFor =
     std::function<void(std::int64_t n, const std::function<void(std::int64_t)>& body)>;
 
 /// Nothing where there is nothing to measure: no element or no memory. `parallel_for` is called at
-/// most twice, and only for tensors of more than 131,072 elements; without one, the caller's thread
+/// most twice, and only for tensors of more than 49,152 elements; without one, the caller's thread
 /// does everything. Throws std::bad_alloc.
 std::optional<TensorStatistics> measure(const TensorView& tensor,
                                         const ParallelFor& parallel_for = {});

@@ -244,7 +244,9 @@ def threads() -> Iterator[None]:
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_same_bits_with_any_number_of_threads(dtype: torch.dtype) -> None:
     tensor = random_tensor(dtype, 500_000).view(500, 1000)
-    for shown in (tensor, tensor.T, tensor[:, ::3], tensor.view(-1)[:131_072], tensor.view(-1)[:131_073]):
+    # Where the kernel changes its ways: 32,768 and 49,152.
+    parts = [tensor.view(-1)[:count] for count in (32_768, 32_769, 49_152, 49_153, 65_536, 65_537)]
+    for shown in (tensor, tensor.T, tensor[:, ::3], *parts):
         found = set()
         for count in (1, 2, 4):
             torch.set_num_threads(count)
