@@ -87,11 +87,11 @@ def test_demo_says_what_it_found_and_where(demo: tuple[Path, str]) -> None:
     out, printed = demo
     assert out.with_suffix(".png").read_bytes().startswith(PNG_SIGNATURE)
     assert len(list(out.glob("trend/*.shard"))) == 2  # one a rank
-    assert printed.count("16 steps") == 2  # dump and monitor: 8 steps of 2 micro-batches
+    assert len(re.findall(r"steps +16 \(training steps 0-7\)", printed)) == 2  # dump and monitor
     assert "blocks.2.mlp.act" in printed  # where the NaN was planted
     with sqlite3.connect(out / "trend_db/dump_data.trend.db") as database:
         (first,) = database.execute(
-            "SELECT training_step, micro_step, rank, target_name FROM trendprobe_nonfinite JOIN trendprobe_steps "
+            "SELECT training_step, trendprobe_steps.micro_step, rank, target_name FROM trendprobe_nonfinite JOIN trendprobe_steps "
             "USING (step) JOIN monitoring_targets USING (target_id) JOIN monitoring_metrics USING (metric_id) "
             "JOIN trendprobe_target_order USING (target_id) WHERE metric_name = 'forward' "
             "ORDER BY step, rank, position LIMIT 1"
@@ -108,7 +108,9 @@ def test_demo_shards_hold_what_the_files_of_the_same_run_hold(
     trendprobe("merge", "--data", out / "msprobe_dump", "--data", out / "monitor", "--db", tmp_path)
     ours = rows(out / f"trend_db/{kind}_data.trend.db")
     assert len(ours) > 10_000
-    assert_same(ours, rows(tmp_path / f"{kind}_data.trend.db"))
+    # Where a few rows of an embedding's gradient outweigh the rest, torch.norm, which msProbe calls and which adds up
+    # the squares in float32, is wrong by more than 1e-6; ours are added up in double.
+    assert_same(ours, rows(tmp_path / f"{kind}_data.trend.db"), accuracy=2e-6)
 
 
 @pytest.fixture(scope="module")
@@ -125,7 +127,8 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
         environment["CMAKE_CXX_COMPILER_LAUNCHER"] = "ccache"
     for command in INSTALL[1:]:
         run(command, ROOT, environment)
-    run(COMMANDS[0], venv, environment)
+    # Anew, for this environment's own command tensorboard; what it needs is there.
+    run(f"{COMMANDS[0]} --ignore-installed --no-deps --constraint '{ROOT / 'ci/requirements.txt'}'", venv, environment)
     return environment
 
 
@@ -133,7 +136,8 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 def test_debian_packages_have_these_names() -> None:
     if os.geteuid() == 0 and not list(Path("/var/lib/apt/lists").glob("*Packages*")):
         run("apt-get update", ROOT)
-    run(INSTALL[0].replace("install", "install --simulate", 1), ROOT)
+    for package in INSTALL[0].split()[2:]:
+        assert f"Package: {package}\n" in run(f"apt-cache show {package}", ROOT), package
 
 
 def test_own_job(environment: dict[str, str], tmp_path: Path) -> None:
@@ -149,12 +153,11 @@ def test_own_job(environment: dict[str, str], tmp_path: Path) -> None:
     flags = "--steps 2 --dump-config dump.json --monitor-config monitor.json"
     job = {**environment, "MONITOR_OUTPUT_DIR": str(tmp_path / "monitor"), "OMP_NUM_THREADS": "1"}
     run(train.replace("…", flags), tmp_path, job)
-    database = tmp_path / "trend_db/dump_data.trend.db"
     summaries = []
     for merge in (merge_files, merge_shards):
         summaries.append(run(merge, tmp_path, environment))
-        assert database.exists()
-    assert "4 steps" in summaries[0]
+        assert (tmp_path / "trend_db/dump_data.trend.db").exists()
+        assert re.search(r"steps +4 \(training steps 0-1\)", summaries[-1])
     process = subprocess.Popen(
         ["bash", "-c", f"exec {view} --port 0"],
         cwd=tmp_path,
