@@ -104,22 +104,22 @@ class Gpt(nn.Module):
 
 
 class PlantedFaults:
-    """Breaks chosen passes of the model on purpose; every other pass stays as it is.
-
-    The hooks are set before msProbe's, so that msProbe sees the broken values leave the module.
-    """
+    """Breaks chosen passes of the model on purpose; every other pass stays as it is."""
 
     def __init__(self, model: Gpt) -> None:
         self.nan = False
         self.spike = False
         nan_block, spike_block = model.blocks[NAN_BLOCK], model.blocks[SPIKE_BLOCK]
         assert isinstance(nan_block, Block)
-        nan_block.mlp.act.register_forward_hook(self._plant_nan)
+        # In the module's own forward: msProbe's dump reads the output before any forward hook could change it.
+        self._activate = nan_block.mlp.act.forward
+        nan_block.mlp.act.forward = self._activate_with_nan  # type: ignore[assignment,method-assign]
         spike_block.register_forward_hook(self._plant_spike)
 
-    def _plant_nan(self, _module: nn.Module, _inputs: object, output: Tensor) -> Tensor | None:
+    def _activate_with_nan(self, x: Tensor) -> Tensor:
+        output = self._activate(x)
         if not self.nan:
-            return None
+            return output
         mask = torch.zeros_like(output, dtype=torch.bool)
         mask[0, 0, 0] = True
         return output.masked_fill(mask, float("nan"))

@@ -91,8 +91,9 @@ def test_demo_says_what_it_found_and_where(demo: tuple[Path, str]) -> None:
     assert "blocks.2.mlp.act" in printed  # where the NaN was planted
     with sqlite3.connect(out / "trend_db/dump_data.trend.db") as database:
         (first,) = database.execute(
-            "SELECT training_step, trendprobe_steps.micro_step, rank, target_name FROM trendprobe_nonfinite JOIN trendprobe_steps "
-            "USING (step) JOIN monitoring_targets USING (target_id) JOIN monitoring_metrics USING (metric_id) "
+            "SELECT training_step, steps.micro_step, rank, target_name FROM trendprobe_nonfinite "
+            "JOIN trendprobe_steps AS steps USING (step) JOIN monitoring_targets USING (target_id) "
+            "JOIN monitoring_metrics USING (metric_id) "
             "JOIN trendprobe_target_order USING (target_id) WHERE metric_name = 'forward' "
             "ORDER BY step, rank, position LIMIT 1"
         )
@@ -108,9 +109,14 @@ def test_demo_shards_hold_what_the_files_of_the_same_run_hold(
     trendprobe("merge", "--data", out / "msprobe_dump", "--data", out / "monitor", "--db", tmp_path)
     ours = rows(out / f"trend_db/{kind}_data.trend.db")
     assert len(ours) > 10_000
+    theirs = rows(tmp_path / f"{kind}_data.trend.db")
+    assert ours.keys() == theirs.keys()
     # Where a few rows of an embedding's gradient outweigh the rest, torch.norm, which msProbe calls and which adds up
     # the squares in float32, is wrong by more than 1e-6; ours are added up in double.
-    assert_same(ours, rows(tmp_path / f"{kind}_data.trend.db"), accuracy=2e-6)
+    tied = {key for key in ours if re.search(r"(wte|head)[.\w]*weight", str(key[2]))}
+    assert_same({key: ours[key] for key in tied}, {key: theirs[key] for key in tied}, accuracy=1e-5)
+    others = ours.keys() - tied
+    assert_same({key: ours[key] for key in others}, {key: theirs[key] for key in others})
 
 
 @pytest.fixture(scope="module")
