@@ -18,6 +18,12 @@ std::string_view to_string(Severity severity) {
   return "unknown";
 }
 
+std::string without_path(std::string_view what, const std::filesystem::path& path) {
+  const std::string prefix = path.string() + ": ";
+  if (what.starts_with(prefix)) what.remove_prefix(prefix.size());
+  return std::string(what);
+}
+
 void Diagnostics::report(Issue issue) {
   const std::lock_guard lock(mutex_);
   issues_.push_back(std::move(issue));

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <filesystem>
 #include <mutex>
 #include <string>
 #include <string_view>
@@ -37,6 +38,9 @@ struct Issue {
 
   bool operator==(const Issue&) const = default;
 };
+
+/// The text of an error about `path` without the name of the file, which an Issue says anyway.
+std::string without_path(std::string_view what, const std::filesystem::path& path);
 
 class Diagnostics {
  public:

@@ -8,6 +8,7 @@
 #include "offline/dump_source.h"
 #include "offline/monitor_source.h"
 #include "offline/shard_source.h"
+#include "offline/trend_source.h"
 
 namespace trendprobe {
 namespace {
@@ -18,7 +19,8 @@ constexpr int kMaxDepth = 32;
 
 class Search {
  public:
-  Search(Inputs& inputs, Diagnostics& diagnostics) : inputs_(inputs), diagnostics_(diagnostics) {}
+  Search(Inputs& inputs, TrendDatabases trend_databases, Diagnostics& diagnostics)
+      : inputs_(inputs), trend_databases_(trend_databases), diagnostics_(diagnostics) {}
 
   void visit(const fs::path& directory, int depth) {
     std::error_code error;
@@ -49,6 +51,10 @@ class Search {
     }
     const std::vector<fs::path> shards = find_shards(directory);
     inputs_.shards.insert(inputs_.shards.end(), shards.begin(), shards.end());
+    if (trend_databases_ == TrendDatabases::kFound) {
+      const std::vector<fs::path> found = find_trend_databases(directory);
+      inputs_.trend_databases.insert(inputs_.trend_databases.end(), found.begin(), found.end());
+    }
     if (is_monitor_tree(directory)) inputs_.monitor_trees.push_back(directory);
     const bool dump_tree = is_dump_tree(directory);
     if (dump_tree) inputs_.dump_trees.push_back(directory);
@@ -62,28 +68,32 @@ class Search {
 
  private:
   Inputs& inputs_;
+  TrendDatabases trend_databases_;
   Diagnostics& diagnostics_;
   std::set<fs::path> visited_;
 };
 
 }  // namespace
 
-Inputs find_inputs(std::span<const fs::path> data, Diagnostics& diagnostics) {
+Inputs find_inputs(std::span<const fs::path> data, TrendDatabases trend_databases,
+                   Diagnostics& diagnostics) {
   Inputs inputs;
-  Search search(inputs, diagnostics);
+  Search search(inputs, trend_databases, diagnostics);
   for (const fs::path& path : data) {
     std::error_code error;
     if (fs::is_directory(path, error)) {
       search.visit(path, 0);
     } else if (!error && path.extension() == ".shard") {
       inputs.shards.push_back(path);
+    } else if (!error && fs::is_regular_file(path, error) && path.extension() == ".db") {
+      inputs.trend_databases.push_back(path);
     } else {
-      diagnostics.report(
-          {Severity::kSkipped,
-           path.string(),
-           {},
-           error ? "can't be read: " + error.message() : "is neither a directory nor a shard",
-           "nothing of it"});
+      diagnostics.report({Severity::kSkipped,
+                          path.string(),
+                          {},
+                          error ? "can't be read: " + error.message()
+                                : "is neither a directory, nor a shard, nor a trend database",
+                          "nothing of it"});
     }
   }
   return inputs;

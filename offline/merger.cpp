@@ -44,10 +44,12 @@ double values_per_byte(std::string_view format) {
   return 1.0;
 }
 
-/// The step axis: global steps of all (training step, micro-step) pairs.
+/// The step axis: global steps of all (training step, micro-step) pairs, of which only the selected
+/// training steps are on it.
 class StepAxis {
  public:
-  StepAxis(const std::vector<PlannedUnit>& units, bool micro_steps) : micro_steps_(micro_steps) {
+  StepAxis(const std::vector<PlannedUnit>& units, bool micro_steps, const NumberRanges& selected)
+      : micro_steps_(micro_steps) {
     std::map<std::int64_t, std::int32_t> counts;
     for (const PlannedUnit& planned : units) {
       for (const auto& [training_step, count] : planned.unit.steps) {
@@ -55,12 +57,14 @@ class StepAxis {
         most = std::max(most, micro_steps ? std::max(1, count) : 1);
       }
     }
+    std::int64_t next_step = 0;
     for (const auto& [training_step, count] : counts) {
+      const std::int64_t first_step = micro_steps ? next_step : training_step;
+      next_step += count;
+      if (!selected.contains(training_step)) continue;
       first_index_.emplace(training_step, std::pair(steps_.size(), count));
       for (std::int32_t micro_step = 0; micro_step < count; ++micro_step) {
-        const std::int64_t step =
-            micro_steps ? static_cast<std::int64_t>(steps_.size()) : training_step;
-        steps_.push_back({step, training_step, micro_step});
+        steps_.push_back({first_step + micro_step, training_step, micro_step});
       }
     }
   }
@@ -125,19 +129,20 @@ std::vector<PlannedUnit> plan_units(const std::vector<std::unique_ptr<RecordSour
 
 class Merger {
  public:
-  Merger(std::vector<PlannedUnit> units, RecordKind kind, const std::filesystem::path& database,
-         const MergeOptions& options, Diagnostics& diagnostics)
+  Merger(std::vector<PlannedUnit> units, StepAxis axis, RecordKind kind,
+         const std::filesystem::path& database, const MergeOptions& options,
+         Diagnostics& diagnostics)
       : units_(std::move(units)),
         kind_(kind),
         options_(options),
         diagnostics_(diagnostics),
-        axis_(units_, options.micro_steps),
+        axis_(std::move(axis)),
         order_(kind) {
     plan_ranks_and_sources();
     writer_.emplace(database, trend_options());
   }
 
-  MergeSummary run() {
+  MergedDatabase run() {
     std::vector<std::uint64_t> bytes;
     std::uint64_t total_bytes = 0;
     for (const PlannedUnit& planned : units_) {
@@ -240,7 +245,7 @@ class Merger {
     loaded->target_ids.resize(loaded->records.targets.size(), kUnknown);
     const auto& declared = units_[unit].unit.steps;
     for (const RecordBlock& block : loaded->records.blocks) {
-      if (block.targets.empty()) continue;
+      if (block.targets.empty() || !options_.training_steps.contains(block.training_step)) continue;
       const auto step = std::lower_bound(
           declared.begin(), declared.end(), block.training_step,
           [](const auto& entry, std::int64_t value) { return entry.first < value; });
@@ -340,10 +345,10 @@ class Merger {
     return winner;
   }
 
-  MergeSummary finish() {
+  MergedDatabase finish() {
     MergeSummary result;
     result.records = writer_->records();
-    if (result.records == 0) return result;
+    if (result.records == 0) return {};
     TrendSummary summary;
     summary.max_rank = ranks_.back().rank;
     summary.min_step = axis_.steps().front().step;
@@ -382,8 +387,7 @@ class Merger {
                                         std::move(found.target), std::move(found.statistic),
                                         std::move(found.value)});
     }
-    writer_->publish();
-    return result;
+    return {std::move(result), writer_->close()};
   }
 
   std::vector<PlannedUnit> units_;
@@ -409,14 +413,21 @@ class Merger {
 
 }  // namespace
 
-MergeSummary merge(std::vector<std::unique_ptr<RecordSource>> sources,
-                   const std::filesystem::path& database, const MergeOptions& options,
-                   Diagnostics& diagnostics) {
+MergedDatabase merge(std::vector<std::unique_ptr<RecordSource>> sources,
+                     const std::filesystem::path& database, const MergeOptions& options,
+                     Diagnostics& diagnostics) {
   if (sources.empty()) return {};
   const RecordKind kind = sources.front()->kind();
   std::vector<PlannedUnit> units = plan_units(sources, options, diagnostics);
+  StepAxis axis(units, options.micro_steps, options.training_steps);
+  std::erase_if(units, [&](PlannedUnit& planned) {
+    std::erase_if(planned.unit.steps, [&](const std::pair<std::int64_t, std::int32_t>& step) {
+      return !options.training_steps.contains(step.first);
+    });
+    return planned.unit.steps.empty() || !options.ranks.contains(planned.unit.rank);
+  });
   if (units.empty()) return {};
-  return Merger(std::move(units), kind, database, options, diagnostics).run();
+  return Merger(std::move(units), std::move(axis), kind, database, options, diagnostics).run();
 }
 
 }  // namespace trendprobe

@@ -6,10 +6,13 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "offline/diagnostics.h"
+#include "offline/number_ranges.h"
 #include "offline/record_source.h"
+#include "writer/replacement_file.h"
 
 namespace trendprobe {
 
@@ -23,6 +26,10 @@ struct MergeOptions {
   bool as_msprobe = false;
   bool write_rows = true;
   bool write_tiles = true;
+  /// Only these training steps and ranks; the global steps keep the numbers that they have among
+  /// all steps of the input.
+  NumberRanges training_steps;
+  NumberRanges ranks;
   /// Called from the merging thread with bytes done and in all.
   std::function<void(std::uint64_t, std::uint64_t)> progress;
 };
@@ -59,12 +66,33 @@ struct MergeSummary {
   std::vector<NonFiniteFinding> first_nonfinite;
 };
 
-/// Writes `database` from the sources (all of one kind), beside it first, then fsync and rename: on
-/// any failure an existing database stays as it is. Returns no summary (records == 0, nothing
-/// written) when the sources hold no record. Throws SqliteError or
+/// A database that is complete but still beside its final name, where it replaces nothing; it is
+/// removed unless publish() is called. Belongs to one thread.
+class MergedDatabase {
+ public:
+  /// No database: the sources held no record.
+  MergedDatabase() = default;
+  MergedDatabase(MergeSummary summary, std::unique_ptr<ReplacementFile> file)
+      : summary_(std::move(summary)), file_(std::move(file)) {}
+
+  const MergeSummary& summary() const { return summary_; }
+  /// Syncs the database and moves it to its final name. Does nothing where there is none. Throws
+  /// std::filesystem::filesystem_error, or BusyError when another process is writing the old one.
+  void publish() {
+    if (file_) file_->publish();
+  }
+
+ private:
+  MergeSummary summary_;
+  std::unique_ptr<ReplacementFile> file_;
+};
+
+/// Writes `database` from the sources (all of one kind), beside it first: an existing database
+/// stays as it is until the result is published. The summary has no records, and there is nothing
+/// to publish, when the sources hold none. Throws SqliteError, BusyError or
 /// std::filesystem::filesystem_error when the output can't be written.
-MergeSummary merge(std::vector<std::unique_ptr<RecordSource>> sources,
-                   const std::filesystem::path& database, const MergeOptions& options,
-                   Diagnostics& diagnostics);
+MergedDatabase merge(std::vector<std::unique_ptr<RecordSource>> sources,
+                     const std::filesystem::path& database, const MergeOptions& options,
+                     Diagnostics& diagnostics);
 
 }  // namespace trendprobe

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "offline/directory_listing.h"
+#include "offline/joined_micro_steps.h"
 #include "writer/shard_reader.h"
 
 namespace trendprobe {
@@ -33,13 +34,6 @@ struct ShardUnit {
   std::size_t shard = 0;
   std::vector<std::size_t> commits;  // indices into its steps
 };
-
-/// An error's text without the file's name, which a report names anyway.
-std::string without_path(std::string_view what, const fs::path& path) {
-  const std::string prefix = path.string() + ": ";
-  if (what.starts_with(prefix)) what.remove_prefix(prefix.size());
-  return std::string(what);
-}
 
 /// The commits of a unit that could not be read.
 class LostCommits {
@@ -122,7 +116,7 @@ class ShardSource : public RecordSource {
                               std::to_string(unit.steps.front().first) + " to " +
                               std::to_string(unit.steps.back().first)});
     }
-    if (!micro_steps_) merge_micro_steps(records);
+    if (!micro_steps_) join_micro_steps(records, kind_);
     std::stable_sort(records.blocks.begin(), records.blocks.end(),
                      [](const RecordBlock& a, const RecordBlock& b) {
                        return std::tie(a.training_step, a.micro_step, a.metric) <
@@ -232,32 +226,6 @@ class ShardSource : public RecordSource {
       units.push_back(std::move(unit));
       units_.push_back(std::move(what));
     }
-  }
-
-  /// Puts all micro-steps of a training step into one. What they tell apart becomes the call, as in
-  /// msProbe's numbers: the micro-step itself in monitor data, the running number of the call in
-  /// dump data.
-  void merge_micro_steps(UnitRecords& records) const {
-    std::map<std::tuple<std::int64_t, std::uint32_t, std::string_view, std::int32_t>, std::int32_t>
-        calls;
-    TargetTable targets;
-    std::stable_sort(records.blocks.begin(), records.blocks.end(),
-                     [](const RecordBlock& a, const RecordBlock& b) {
-                       return std::tie(a.training_step, a.micro_step) <
-                              std::tie(b.training_step, b.micro_step);
-                     });
-    for (RecordBlock& block : records.blocks) {
-      for (std::uint32_t& id : block.targets) {
-        const Target& target = records.targets[id];
-        std::int32_t call = block.micro_step;
-        if (kind_ == RecordKind::kDump) {
-          call = calls[{block.training_step, block.metric, target.name, target.vpp_stage}]++;
-        }
-        id = targets.intern(target.name, target.vpp_stage, call);
-      }
-      block.micro_step = 0;
-    }
-    records.targets = std::move(targets);
   }
 
   std::vector<fs::path> paths_;

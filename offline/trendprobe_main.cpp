@@ -9,6 +9,7 @@
 #include <filesystem>
 #include <memory>
 #include <optional>
+#include <stdexcept>
 #include <string>
 #include <thread>
 #include <vector>
@@ -20,8 +21,11 @@
 #include "offline/merge_report.h"
 #include "offline/merger.h"
 #include "offline/monitor_source.h"
+#include "offline/number_ranges.h"
 #include "offline/progress_line.h"
 #include "offline/shard_source.h"
+#include "offline/trend_source.h"
+#include "offline/verification.h"
 
 namespace trendprobe {
 namespace {
@@ -30,6 +34,7 @@ namespace fs = std::filesystem;
 
 constexpr int kAllRead = 0;
 constexpr int kSomethingSkipped = 1;
+constexpr int kSomethingWrong = 1;  // of verify
 constexpr int kNothingWritten = 2;
 constexpr unsigned kMaxJobs = 128;  // msProbe's limit for --process_num
 
@@ -43,6 +48,9 @@ struct MergeArguments {
   unsigned jobs = std::clamp(std::thread::hardware_concurrency(), 1U, kMaxJobs);
   bool as_msprobe = false;
   std::string layout = "both";
+  bool strict = false;
+  NumberRanges steps;
+  NumberRanges ranks;
   bool quiet = false;
   bool no_progress = false;
 };
@@ -55,43 +63,60 @@ class MergeCommand {
     NameMapping mapping;
     if (!arguments_.mapping_file.empty()) mapping = read_mapping_file(arguments_.mapping_file);
     Diagnostics discovery;
-    inputs_ = find_inputs(arguments_.data, discovery);
+    inputs_ = find_inputs(
+        arguments_.data,
+        arguments_.format == "trend" ? TrendDatabases::kFound : TrendDatabases::kNamed, discovery);
     keep_issues(discovery);
     if (arguments_.format != "auto") keep_format(arguments_.format);
     if (inputs_.empty()) {
       print_issues();
       spdlog::error(
-          "no {} found in {}: expected *.shard files, step<N>/rank<R>/dump.json, or "
-          "<time>-rank<R>-<id>/<metric>_<first>-<last>.csv; nothing was written",
+          "no {} found in {}: expected *.shard files, step<N>/rank<R>/dump.json, "
+          "<time>-rank<R>-<id>/<metric>_<first>-<last>.csv, or with --format trend *.trend.db; "
+          "nothing was written",
           arguments_.format == "auto" ? "data" : arguments_.format + " data",
           fmt::join(data_names(), ", "));
       return kNothingWritten;
     }
     fs::create_directories(arguments_.database_directory);
-    bool wrote = false;
+    bool found_records = false;
     bool lost = discovery.has_losses();
+    std::vector<MergedDatabase> unpublished;
     for (const RecordKind kind : {RecordKind::kDump, RecordKind::kMonitor}) {
       std::vector<std::unique_ptr<RecordSource>> sources = sources_of(kind, mapping);
       if (sources.empty()) continue;
       Diagnostics diagnostics;
       // Each database says of all that was left out; print_issues() says it once.
       for (Issue& issue : discovery.issues()) diagnostics.report(std::move(issue));
-      MergeSummary summary;
       try {
-        summary = merge_kind(kind, std::move(sources), diagnostics);
+        MergedDatabase merged = merge_kind(kind, std::move(sources), diagnostics);
+        found_records = found_records || merged.summary().records > 0;
+        // One loss anywhere keeps all of them back.
+        if (arguments_.strict) {
+          unpublished.push_back(std::move(merged));
+        } else {
+          publish(merged);
+        }
       } catch (const std::exception&) {
         keep_issues(diagnostics);
         print_issues();
         throw;  // main() says it
       }
       lost = lost || diagnostics.has_losses();
-      wrote = wrote || summary.records > 0;
-      if (summary.records > 0 && !arguments_.quiet) fmt::print("{}", describe(summary));
       keep_issues(diagnostics);
     }
+    if (arguments_.strict && lost) {
+      print_issues();
+      spdlog::error("--strict: input was skipped or repaired; nothing was written");
+      return kSomethingSkipped;
+    }
+    for (MergedDatabase& merged : unpublished) publish(merged);
     print_issues();
-    if (!wrote) {
-      spdlog::error("there was no record in the input; nothing was written");
+    if (!found_records) {
+      spdlog::error(arguments_.steps.is_everything() && arguments_.ranks.is_everything()
+                        ? "there was no record in the input; nothing was written"
+                        : "there was no record of these --steps and --ranks in the input; nothing "
+                          "was written");
       return kNothingWritten;
     }
     return lost ? kSomethingSkipped : kAllRead;
@@ -108,6 +133,14 @@ class MergeCommand {
     if (format != "dump") inputs_.dump_trees.clear();
     if (format != "monitor") inputs_.monitor_trees.clear();
     if (format != "shard") inputs_.shards.clear();
+    if (format != "trend") inputs_.trend_databases.clear();
+  }
+
+  void publish(MergedDatabase& merged) const {
+    merged.publish();
+    if (merged.summary().records > 0 && !arguments_.quiet) {
+      fmt::print("{}", describe(merged.summary()));
+    }
   }
 
   std::vector<std::unique_ptr<RecordSource>> sources_of(RecordKind kind,
@@ -124,14 +157,18 @@ class MergeCommand {
             make_monitor_source(tree, {arguments_.micro_steps, arguments_.as_msprobe, mapping}));
       }
     }
+    if (!inputs_.trend_databases.empty()) {
+      sources.push_back(
+          make_trend_source(inputs_.trend_databases, kind, arguments_.micro_steps, mapping));
+    }
     if (!inputs_.shards.empty()) {
       sources.push_back(make_shard_source(inputs_.shards, kind, arguments_.micro_steps, mapping));
     }
     return sources;
   }
 
-  MergeSummary merge_kind(RecordKind kind, std::vector<std::unique_ptr<RecordSource>> sources,
-                          Diagnostics& diagnostics) const {
+  MergedDatabase merge_kind(RecordKind kind, std::vector<std::unique_ptr<RecordSource>> sources,
+                            Diagnostics& diagnostics) const {
     const std::string name(to_string(kind));
     MergeOptions options;
     options.jobs = arguments_.jobs;
@@ -139,6 +176,8 @@ class MergeCommand {
     options.as_msprobe = arguments_.as_msprobe;
     options.write_rows = arguments_.layout != "tiles";
     options.write_tiles = arguments_.layout != "rows";
+    options.training_steps = arguments_.steps;
+    options.ranks = arguments_.ranks;
     std::optional<ProgressLine> progress;
     if (!arguments_.quiet && !arguments_.no_progress) {
       progress.emplace("merging " + name + " data");
@@ -173,12 +212,27 @@ const CLI::CheckedTransformer& true_or_false() {
   return transformer;
 }
 
+/// A flag that takes a list of numbers and ranges.
+void add_ranges(CLI::App& command, const std::string& name, NumberRanges& ranges,
+                const std::string& description) {
+  command.add_option_function<std::string>(
+      name,
+      [&ranges, name](const std::string& text) {
+        try {
+          ranges = NumberRanges(text);
+        } catch (const std::invalid_argument& error) {
+          throw CLI::ValidationError(name, error.what());
+        }
+      },
+      description);
+}
+
 /// Flags that merge and msProbe's data2db have in common.
 void add_common_flags(CLI::App& command, MergeArguments& arguments) {
   command
       .add_option("--data", arguments.data,
-                  "Directory with shards, dump trees or monitor trees, at any depth (may be "
-                  "given several times)")
+                  "Directory with shards, dump trees or monitor trees, at any depth, or a shard or "
+                  "trend database itself (may be given several times)")
       ->required()
       ->take_all();
   command
@@ -208,6 +262,11 @@ void add_common_flags(CLI::App& command, MergeArguments& arguments) {
           "--compat", [&arguments](const std::string&) { arguments.as_msprobe = true; },
           "msprobe: number and fill exactly as msProbe's data2db does, its faults included")
       ->check(CLI::IsMember({"msprobe"}));
+  add_ranges(command, "--steps", arguments.steps,
+             "Only these training steps, such as 0-99,200,300-");
+  add_ranges(command, "--ranks", arguments.ranks, "Only these ranks, such as 0,8,16-31");
+  command.add_flag("--strict", arguments.strict,
+                   "Where any input has to be skipped or repaired, write nothing and exit with 1");
   command.add_flag("-q,--quiet", arguments.quiet, "Print errors and losses only");
   command.add_flag("--no-progress", arguments.no_progress, "Show no progress");
 }
@@ -216,6 +275,18 @@ void add_log_level(CLI::App& command, std::string& level) {
   command.add_option("--log-level", level, "How much to log on standard error")
       ->check(CLI::IsMember({"debug", "info", "warning", "error", "off"}))
       ->capture_default_str();
+}
+
+int verify(const fs::path& file) {
+  const Verification result = verify_file(file);
+  for (const std::string& remark : result.remarks) fmt::print("{}: {}\n", file.string(), remark);
+  for (const std::string& problem : result.problems) {
+    fmt::print("{}: problem: {}\n", file.string(), problem);
+  }
+  fmt::print(
+      "{}: {}\n", file.string(),
+      result.problems.empty() ? "sound" : fmt::format("{} problems", result.problems.size()));
+  return result.problems.empty() ? kAllRead : kSomethingWrong;
 }
 
 int run(int argc, char** argv) {
@@ -230,10 +301,10 @@ int run(int argc, char** argv) {
 
   MergeArguments merge_arguments;
   CLI::App* merge_command =
-      app.add_subcommand("merge", "Merge shards, dump trees and monitor trees");
+      app.add_subcommand("merge", "Merge shards, dump trees, monitor trees and trend databases");
   add_common_flags(*merge_command, merge_arguments);
   merge_command->add_option("--format", merge_arguments.format, "Read only inputs of this format")
-      ->check(CLI::IsMember({"auto", "dump", "monitor", "shard"}))
+      ->check(CLI::IsMember({"auto", "dump", "monitor", "shard", "trend"}))
       ->capture_default_str();
   add_log_level(*merge_command, log_level);
   merge_command->footer("Example: trendprobe merge --data ./trend --db ./trend_db");
@@ -254,8 +325,23 @@ int run(int argc, char** argv) {
   add_log_level(*info_command, log_level);
   info_command->footer("Example: trendprobe info ./trend_db/dump_data.trend.db");
 
+  CLI::App* verify_command = app.add_subcommand(
+      "verify", "Check a trend database or a shard; exits with 1 where something is wrong");
+  verify_command->add_option("file", file, "A *.trend.db or *.shard file")->required();
+  add_log_level(*verify_command, log_level);
+  verify_command->footer("Example: trendprobe verify ./trend_db/dump_data.trend.db");
+
   try {
     app.parse(argc, argv);
+  } catch (const CLI::RequiredError& error) {
+    // A misspelled command is an unknown argument to CLI11, which misses a command first.
+    if (argc > 1 && app.get_subcommands().empty() && argv[1][0] != '-') {
+      fmt::print(stderr, "there is no command {}\nRun with --help for more information.\n",
+                 argv[1]);
+      return kNothingWritten;
+    }
+    app.exit(error);
+    return kNothingWritten;
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? kAllRead : kNothingWritten;
   }
@@ -267,6 +353,7 @@ int run(int argc, char** argv) {
     fmt::print("{}", describe_file(file));
     return kAllRead;
   }
+  if (verify_command->parsed()) return verify(file);
   return MergeCommand(merge_arguments).run();
 }
 

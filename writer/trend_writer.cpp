@@ -78,9 +78,9 @@ class TrendWriter::SqlTileStore : public TileStore {
 };
 
 TrendWriter::TrendWriter(const std::filesystem::path& database, TrendOptions options)
-    : file_(database), options_(std::move(options)) {
+    : file_(std::make_unique<ReplacementFile>(database)), options_(std::move(options)) {
   database_ = Database(
-      file_.temporary(),
+      file_->temporary(),
       OpenOptions{.mode = OpenMode::kCreateNew, .without_locks = true, .vfs = options_.vfs});
   database_.execute(trend_sql::prepare_for_loading());
   transaction_ = std::make_unique<Transaction>(database_);
@@ -484,7 +484,7 @@ std::vector<TrendNonFinite> TrendWriter::first_nonfinite(std::size_t limit) {
   return found;
 }
 
-void TrendWriter::publish() {
+std::unique_ptr<ReplacementFile> TrendWriter::close() {
   insert_row_.reset();
   insert_rows_.reset();
   insert_nonfinite_ = {};
@@ -492,7 +492,7 @@ void TrendWriter::publish() {
   tile_store_.reset();
   transaction_.reset();
   database_.close();
-  file_.publish();
+  return std::move(file_);
 }
 
 std::vector<TrendWriter::MetricTargets> TrendWriter::metric_targets() const {

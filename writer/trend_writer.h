@@ -1,8 +1,8 @@
 // Writes one trend database: docs/format.md, "Trend database".
 //
-// The file is made beside its final name and takes its place in publish(); without it nothing is
-// replaced. Belongs to one thread. Every method throws SqliteError when the storage fails, after
-// which only the destructor may be called.
+// The file is made beside its final name; close() hands it out for whoever moves it there. Belongs
+// to one thread. Every method throws SqliteError when the storage fails, after which only the
+// destructor may be called.
 #pragma once
 
 #include <array>
@@ -110,7 +110,7 @@ class TrendWriter {
   TrendWriter(const std::filesystem::path& database, TrendOptions options);
   TrendWriter(const TrendWriter&) = delete;
   TrendWriter& operator=(const TrendWriter&) = delete;
-  /// Removes the temporary file unless publish() was reached.
+  /// Removes the temporary file unless close() was reached.
   ~TrendWriter();
 
   /// A handle for records with exactly these statistics. Two metrics of one name share its id.
@@ -126,12 +126,13 @@ class TrendWriter {
   void finish(const TargetTable& targets, const TrendSummary& summary);
   /// By step, network order and rank. After finish().
   std::vector<TrendNonFinite> first_nonfinite(std::size_t limit);
-  /// Closes, syncs, and moves the file to its final name. After finish().
-  void publish();
+  /// Closes the database and gives it away: publish() of the result moves it to its final name.
+  /// After finish(), as the last call.
+  std::unique_ptr<ReplacementFile> close();
 
   std::uint64_t records() const { return records_; }
   std::uint64_t nonfinite_values() const { return nonfinite_values_; }
-  const std::filesystem::path& path() const { return file_.final_path(); }
+  const std::filesystem::path& path() const { return file_->final_path(); }
 
   /// For each metric id that has records: its name and its targets in column order.
   struct MetricTargets {
@@ -183,7 +184,7 @@ class TrendWriter {
   void analyze();
   std::vector<std::string> statistics_of(const MetricState& metric) const;
 
-  ReplacementFile file_;
+  std::unique_ptr<ReplacementFile> file_;
   TrendOptions options_;
   Database database_;
   std::unique_ptr<Transaction> transaction_;

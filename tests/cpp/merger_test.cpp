@@ -14,6 +14,7 @@
 #include <sstream>
 
 #include "offline/unit_prefetcher.h"
+#include "tests/cpp/merge_and_publish.h"
 #include "tests/cpp/temporary_directory.h"
 #include "tests/cpp/trend_database.h"
 
@@ -119,7 +120,7 @@ class MergerTest : public testing::Test {
   MergeSummary merge_units(std::vector<FakeUnit> units, const MergeOptions& options = {}) {
     std::vector<std::unique_ptr<RecordSource>> sources;
     sources.push_back(std::make_unique<FakeSource>("dump", std::move(units)));
-    return merge(std::move(sources), database(), options, diagnostics_);
+    return merge_and_publish(std::move(sources), database(), options, diagnostics_);
   }
 
   fs::path database() const { return directory_ / "dump_data.trend.db"; }
@@ -202,7 +203,7 @@ TEST_F(MergerTest, AShardWinsOverFiles) {
   sources.push_back(std::make_unique<FakeSource>(
       "dump", std::vector<FakeUnit>{{unit_of(0, {{0, 1}}, "d", 100),
                                      {record_of(0, 0, "t", 2), record_of(0, 0, "u", 3)}}}));
-  merge(std::move(sources), database(), {}, diagnostics_);
+  merge_and_publish(std::move(sources), database(), {}, diagnostics_);
   EXPECT_THAT(TrendDatabase(database())
                   .rows("SELECT target_name, norm FROM trend_data JOIN monitoring_targets "
                         "USING(target_id) ORDER BY 1"),
@@ -239,7 +240,7 @@ TEST_F(MergerTest, AnAbsurdNumberOfMicroStepsIsDamage) {
 }
 
 TEST_F(MergerTest, WithoutRecordsNothingIsWritten) {
-  EXPECT_EQ(merge({}, database(), {}, diagnostics_).records, 0U);
+  EXPECT_EQ(merge({}, database(), {}, diagnostics_).summary().records, 0U);
   EXPECT_EQ(merge_units({}).records, 0U);
   EXPECT_EQ(merge_units({{unit_of(0, {}, "a"), {}}}).records, 0U);
   EXPECT_EQ(merge_units({{unit_of(0, {{1, 1}}, "a"), {}}}).records, 0U);
@@ -404,7 +405,8 @@ TEST_F(MergerTest, RandomSourcesGiveWhatBruteForceGives) {
       options.jobs = jobs;
       options.as_msprobe = as_msprobe;
       Diagnostics diagnostics;
-      const MergeSummary summary = merge(std::move(sources), database(), options, diagnostics);
+      const MergeSummary summary =
+          merge_and_publish(std::move(sources), database(), options, diagnostics);
       EXPECT_EQ(summary.records, run.records);
       EXPECT_EQ(summary.superseded, run.total - run.records);
 

@@ -14,6 +14,7 @@
 
 #include "offline/merger.h"
 #include "offline/monitor_names.h"
+#include "tests/cpp/merge_and_publish.h"
 #include "tests/cpp/temporary_directory.h"
 #include "tests/cpp/trend_database.h"
 
@@ -46,7 +47,7 @@ class MonitorSourceTest : public testing::Test {
     std::vector<std::unique_ptr<RecordSource>> sources;
     sources.push_back(make_monitor_source(tree(), std::move(options)));
     const fs::path database = directory_ / "monitor_data.trend.db";
-    summary_ = merge(std::move(sources), database, merge_options, diagnostics_);
+    summary_ = merge_and_publish(std::move(sources), database, merge_options, diagnostics_);
     if (summary_.records == 0) return {};
     return TrendDatabase(database).rows(
         "SELECT rank, s.training_step, s.micro_step, metric_name, target_name, norm FROM "

@@ -69,7 +69,7 @@ class TrendWriterTest : public testing::Test {
     TrendWriter writer(path, two_by_two());
     write_some(writer);
     writer.finish(targets_, summary());
-    writer.publish();
+    writer.close()->publish();
     return path;
   }
 
@@ -179,7 +179,7 @@ TEST_F(TrendWriterTest, AStatisticThatComesLaterIsAColumnMore) {
   TrendSummary summary;
   summary.network_order = {0};
   writer.finish(targets_, summary);
-  writer.publish();
+  writer.close()->publish();
   TrendDatabase database(path);
   EXPECT_THAT(
       database.rows("SELECT metric_id, norm, max, \"unheard of\"\"\", zeros FROM trend_data"),
@@ -200,7 +200,7 @@ TEST_F(TrendWriterTest, LayoutsHoldOnlyWhatTheySay) {
     TrendWriter writer(path, options);
     write_some(writer);
     writer.finish(targets_, summary());
-    writer.publish();
+    writer.close()->publish();
     TrendDatabase database(path);
     EXPECT_EQ(database.info("layout"), rows ? "rows" : "tiles");
     EXPECT_EQ(database.sql().query_integer("SELECT count(*) FROM trend_data"), rows ? 5 : 0);
@@ -254,7 +254,7 @@ TEST_F(TrendWriterTest, ASecondMergeOnTheSameFileIsTold) {
   // The first is not disturbed.
   write_some(writer);
   writer.finish(targets_, summary());
-  writer.publish();
+  writer.close()->publish();
   EXPECT_EQ(TrendDatabase(path).info("records"), "5");
 }
 
@@ -287,7 +287,7 @@ TEST_F(TrendWriterTest, AReaderOfTheOldDatabaseKeepsIt) {
   ASSERT_TRUE(select.step());
   TrendWriter writer(path, two_by_two());
   writer.finish(targets_, summary());
-  writer.publish();
+  writer.close()->publish();
   EXPECT_TRUE(select.step());
   EXPECT_EQ(reader.info("records"), "5");
   EXPECT_EQ(TrendDatabase(path).info("records"), "0");
@@ -341,7 +341,7 @@ TEST_F(TrendWriterTest, NonFiniteValuesBeyondTheBufferAllArriveInOrder) {
   TrendSummary summary;
   for (std::uint32_t i = 0; i < kTargets; ++i) summary.network_order.push_back(i);
   writer.finish(targets_, summary);
-  writer.publish();
+  writer.close()->publish();
   TrendDatabase database(directory_ / "dump_data.trend.db");
   EXPECT_EQ(database.sql().query_integer("SELECT count(*) FROM trendprobe_nonfinite"),
             16 * std::int64_t{kTargets});

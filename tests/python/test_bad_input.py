@@ -863,7 +863,7 @@ def test_input_that_is_none_is_named(tmp_path: Path, trendprobe: Callable[..., A
     for name, message in (
         ("absent", "absent: can't be read: No such file or directory"),
         ("broken", "broken: can't be read: No such file or directory"),
-        ("file", "file: is neither a directory nor a shard"),
+        ("file", "file: is neither a directory, nor a shard, nor a trend database"),
         ("empty", "no data found in"),
     ):
         result = trendprobe("merge", "--data", tmp_path / name, "--db", tmp_path / "db", code=2)
