@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <csignal>
@@ -31,10 +32,20 @@ std::string host_name() {
   return name.data();
 }
 
-std::int64_t now_ns() {
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(
-             std::chrono::system_clock::now().time_since_epoch())
-      .count();
+/// The time, ns since 1970; each call of this process gets a later millisecond, so that the shards
+/// of its recorders have names of their own.
+std::int64_t distinct_start_ns() {
+  constexpr std::int64_t kMillisecond = 1'000'000;
+  static std::atomic<std::int64_t> last{0};
+  const std::int64_t now = std::chrono::duration_cast<std::chrono::nanoseconds>(
+                               std::chrono::system_clock::now().time_since_epoch())
+                               .count();
+  std::int64_t before = last;
+  std::int64_t start = 0;
+  do {
+    start = std::max(now, before + kMillisecond);
+  } while (!last.compare_exchange_weak(before, start));
+  return start;
 }
 
 /// One training step of dump data.
@@ -75,7 +86,7 @@ std::pair<RecordKind, std::int64_t> step_of(const Submission& submission) {
 class Recorder::Worker {
  public:
   explicit Worker(RecorderOptions options) : options_(std::move(options)) {
-    identity_ = {host_name(), ::getpid(), now_ns(), 0};
+    identity_ = {host_name(), ::getpid(), distinct_start_ns(), 0};
   }
   Worker(const Worker&) = delete;
   Worker& operator=(const Worker&) = delete;
@@ -212,11 +223,11 @@ class Recorder::Worker {
       ShardCommit commit;
       commit.kind = RecordKind::kDump;
       commit.training_step = dump.training_step;
-      commit.micro_steps = count_micro_steps(dump.step, numbering);
-      const std::vector<RecordBlock> blocks =
+      const NumberedDumpStep numbered =
           number_dump_step(dump.step, dump.training_step, numbering, targets_);
+      commit.micro_steps = numbered.micro_steps;
       commit.complete = dump.complete;
-      commit.blocks = blocks;
+      commit.blocks = numbered.blocks;
       commit.metrics = dump_metrics();
       this->commit(commit);
     });
@@ -424,7 +435,10 @@ Recorder::~Recorder() {
 
 bool Recorder::is_ours() const noexcept { return ::getpid() == pid_; }
 
-std::string_view Recorder::intern(std::string_view name) { return worker_->intern(name); }
+std::string_view Recorder::intern(std::string_view name) {
+  // The lock may have been held when this process was forked: it would never be released here.
+  return is_ours() ? worker_->intern(name) : std::string_view();
+}
 
 bool Recorder::submit(DumpStep step, std::int64_t training_step, bool complete) noexcept {
   if (!is_ours()) return false;

@@ -69,6 +69,7 @@ class Recorder {
   ~Recorder();
 
   /// Keeps a name for the life of the recorder: views in submissions must point to such names.
+  /// Empty in a forked child.
   std::string_view intern(std::string_view name);
 
   /// Hands over one training step of dump data. Its views must be interned. `complete` is false

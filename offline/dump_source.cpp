@@ -101,7 +101,7 @@ class DumpSource : public RecordSource {
     UnitRecords records;
     records.metrics = dump_metrics();
     records.blocks =
-        number_dump_step(parser.step(), unit.steps.front().first, options_, records.targets);
+        number_dump_step(parser.step(), unit.steps.front().first, options_, records.targets).blocks;
     return records;
   }
 

@@ -157,8 +157,9 @@ class ShardSource : public RecordSource {
       if (step.kind != kind_ || step.complete) continue;
       diagnostics.report({Severity::kRepaired, path.string(),
                           "training step " + std::to_string(step.training_step),
-                          "is incomplete: " + std::to_string(step.dropped) +
-                              " records were dropped in the training process",
+                          step.dropped == 0 ? "is incomplete: its process ended in the middle of it"
+                                            : "is incomplete: " + std::to_string(step.dropped) +
+                                                  " records were dropped in the training process",
                           std::to_string(step.records) + " records of this step"});
     }
     shards_.push_back(std::move(shard));

@@ -370,10 +370,11 @@ std::int32_t count_micro_steps(const DumpStep& step, const NumberingOptions& opt
   return CallGraph(step).micro_steps();
 }
 
-std::vector<RecordBlock> number_dump_step(const DumpStep& step, std::int64_t training_step,
-                                          const NumberingOptions& options, TargetTable& targets) {
+NumberedDumpStep number_dump_step(const DumpStep& step, std::int64_t training_step,
+                                  const NumberingOptions& options, TargetTable& targets) {
   if (options.as_msprobe) {
-    return number_dump_step_as_msprobe(step, training_step, options, targets);
+    return {count_micro_steps(step, options),
+            number_dump_step_as_msprobe(step, training_step, options, targets)};
   }
   CallGraph graph(step);
   const bool micro_steps = options.micro_steps && step.has_construct;
@@ -415,7 +416,7 @@ std::vector<RecordBlock> number_dump_step(const DumpStep& step, std::int64_t tra
                  tensor.statistics);
     }
   }
-  return blocks.take();
+  return {micro_steps ? graph.micro_steps() : 1, blocks.take()};
 }
 
 }  // namespace trendprobe

@@ -80,10 +80,17 @@ struct NumberingOptions {
 /// may be empty). At least 1.
 std::int32_t count_micro_steps(const DumpStep& step, const NumberingOptions& options);
 
-/// Turns a step into blocks: one a (micro-step, metric) that has records, micro-steps ascending,
-/// metrics in the order of dump_metrics(), records in flush order. Metric indices are those of
-/// dump_metrics(); targets are interned in `targets`.
-std::vector<RecordBlock> number_dump_step(const DumpStep& step, std::int64_t training_step,
-                                          const NumberingOptions& options, TargetTable& targets);
+/// A training step as records.
+struct NumberedDumpStep {
+  /// As count_micro_steps() counts them.
+  std::int32_t micro_steps = 1;
+  /// One a (micro-step, metric) that has records, micro-steps ascending, metrics in the order of
+  /// dump_metrics(), records in flush order. Metric indices are those of dump_metrics().
+  std::vector<RecordBlock> blocks;
+};
+
+/// Turns a step into records; targets are interned in `targets`.
+NumberedDumpStep number_dump_step(const DumpStep& step, std::int64_t training_step,
+                                  const NumberingOptions& options, TargetTable& targets);
 
 }  // namespace trendprobe

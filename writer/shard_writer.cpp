@@ -36,10 +36,18 @@ void create_private_directories(const std::filesystem::path& directory) {
   }
 }
 
-std::filesystem::path prepare_path(const std::filesystem::path& directory,
-                                   const ShardIdentity& identity) {
+void remove_files(const std::filesystem::path& path) {
+  for (const char* suffix : {"-journal", "-wal", ""}) {
+    std::error_code ignored;
+    std::filesystem::remove(path.string() + suffix, ignored);
+  }
+}
+
+Database create_database(const std::filesystem::path& directory, const ShardIdentity& identity,
+                         const ShardOptions& options) {
   create_private_directories(directory);
-  return directory / ShardWriter::file_name(identity);
+  return {directory / ShardWriter::file_name(identity),
+          OpenOptions{.mode = OpenMode::kCreateNew, .without_locks = true, .vfs = options.vfs}};
 }
 
 std::string joined(const std::vector<std::string>& words) {
@@ -69,11 +77,21 @@ std::string ShardWriter::file_name(const ShardIdentity& identity) {
 
 ShardWriter::ShardWriter(const std::filesystem::path& directory, const ShardIdentity& identity,
                          const ShardOptions& options, const TargetTable& targets)
-    : targets_(targets),
-      database_(
-          prepare_path(directory, identity),
-          OpenOptions{.mode = OpenMode::kCreateNew, .without_locks = true, .vfs = options.vfs}) {
-  const bool synced = options.durability == Durability::kStep;
+    : targets_(targets), database_(create_database(directory, identity, options)) {
+  try {
+    create_tables(identity, options.durability);
+  } catch (...) {
+    // What holds no step is no shard.
+    const std::filesystem::path path = database_.path();
+    for (Statement* statement : statements()) *statement = Statement();
+    database_ = Database();
+    remove_files(path);
+    throw;
+  }
+}
+
+void ShardWriter::create_tables(const ShardIdentity& identity, Durability durability) {
+  const bool synced = durability == Durability::kStep;
   // The schema is written through the rollback journal: a file killed within these lines holds no
   // step anyway.
   database_.execute(
@@ -188,10 +206,6 @@ void ShardWriter::commit(const ShardCommit& commit) {
         .run();
     transaction.commit();
   } catch (...) {
-    for (Statement* statement :
-         {&insert_metric_, &insert_target_, &insert_list_, &insert_block_, &insert_step_}) {
-      statement->reset();
-    }
     targets_written_ = targets_before;
     metrics_written_.resize(metrics_before);
     std::erase_if(lists_written_, [lists_before](const auto& list) {
@@ -207,10 +221,7 @@ void ShardWriter::close() {
   // was until now.
   database_.execute("PRAGMA synchronous=FULL");
   set_info("closed", std::int64_t{1});
-  for (Statement* statement : {&insert_info_, &insert_metric_, &insert_target_, &insert_list_,
-                               &insert_block_, &insert_step_}) {
-    *statement = Statement();
-  }
+  for (Statement* statement : statements()) *statement = Statement();
   database_.execute("PRAGMA journal_mode=DELETE");
   database_.close();
 }

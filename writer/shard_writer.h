@@ -5,6 +5,7 @@
 // got room again).
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <filesystem>
 #include <map>
@@ -60,8 +61,9 @@ struct ShardCommit {
 
 class ShardWriter {
  public:
-  /// Creates the file in `directory` (made, with mode 0750, if it does not exist). `targets` is
-  /// borrowed, may grow between commits, and must outlive the writer.
+  /// Creates the file in `directory` (made, with mode 0750, if it does not exist); leaves none
+  /// behind when that fails. `targets` is borrowed, may grow between commits, and must outlive the
+  /// writer.
   ShardWriter(const std::filesystem::path& directory, const ShardIdentity& identity,
               const ShardOptions& options, const TargetTable& targets);
   ShardWriter(const ShardWriter&) = delete;
@@ -88,6 +90,11 @@ class ShardWriter {
   static std::string file_name(const ShardIdentity& identity);
 
  private:
+  void create_tables(const ShardIdentity& identity, Durability durability);
+  std::array<Statement*, 6> statements() {
+    return {&insert_info_, &insert_metric_, &insert_target_,
+            &insert_list_, &insert_block_,  &insert_step_};
+  }
   std::int64_t metric_id(const Metric& metric);
   std::int64_t list_id(const std::vector<std::uint32_t>& targets);
   void write_new_targets();

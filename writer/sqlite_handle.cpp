@@ -96,6 +96,7 @@ Database::Database(const std::filesystem::path& path, const OpenOptions& options
                                    vfs.empty() ? nullptr : vfs.c_str());
   handle_.reset(handle);
   if (code != SQLITE_OK) {
+    if (options.mode == OpenMode::kCreateNew) ::unlink(path.c_str());
     if (handle == nullptr) throw std::bad_alloc();
     fail_with(handle, path_, "opening");
   }
@@ -208,7 +209,12 @@ bool Statement::step() {
 }
 
 void Statement::run() {
-  while (step()) {
+  try {
+    while (step()) {
+    }
+  } catch (...) {
+    reset();  // or no later bind() would be taken
+    throw;
   }
   reset();
 }

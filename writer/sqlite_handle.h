@@ -108,7 +108,7 @@ class Statement {
 
   /// Advances to the next row; false when there is none.
   bool step();
-  /// Runs the statement to its end and resets it.
+  /// Runs the statement to its end and resets it, also on failure.
   void run();
   void reset() noexcept;
 

@@ -11,6 +11,7 @@ import threading
 from typing import Any
 
 import torch
+from msprobe.core.common.runtime import Runtime
 from msprobe.core.dump.data_dump.json_writer import DataWriter
 
 from trendprobe._tensor_stats import Statistics, measure, measure_on_device
@@ -62,7 +63,7 @@ class TrendDataWriter(DataWriter):  # type: ignore[misc]
         # By name in dump.json, by section: what follows the name in the target's name, and the measurement.
         self._entries: dict[str, dict[str, list[tuple[str, Any]]]] = {}
         self._recomputed: set[str] = set()
-        before_exit(self.submit_step)
+        before_exit(self.submit_unended_step)
 
     @property
     def keeps_files(self) -> bool:
@@ -175,7 +176,11 @@ class TrendDataWriter(DataWriter):  # type: ignore[misc]
         self.submit_step()
         super().reset_cache()
 
-    def submit_step(self) -> None:
+    def submit_unended_step(self) -> None:
+        """Hands over what no step() of msProbe followed; between its start() and stop() the step is incomplete."""
+        self.submit_step(complete=not Runtime.is_running)
+
+    def submit_step(self, *, complete: bool = True) -> None:
         """Hands what was collected since the last call to the recorder, if anything."""
         entries, self._entries = self._entries, {}
         recomputed, self._recomputed = self._recomputed, set()
@@ -203,6 +208,7 @@ class TrendDataWriter(DataWriter):  # type: ignore[misc]
                     if name in entries
                 ],
                 self.cache_construct,
+                complete=complete,
             )
             log_warning_of(self._recorder)
 
