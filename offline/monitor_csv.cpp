@@ -206,26 +206,28 @@ MonitorCsv::RowFault MonitorCsv::read_row(Row& row) {
   return nullptr;
 }
 
-void MonitorCsv::append_values(std::vector<double>& values) {
-  bool has_nan = false;
+bool MonitorCsv::append_values(std::vector<double>& values) {
+  const std::size_t before = values.size();
+  bool is_measured = false;
   for (const std::size_t column : statistic_columns_) {
     std::optional<double> value = parse_number(fields_[column]);
     if (!value) {
       count_fault(Severity::kRepaired, "has a value that is no number",
                   "the row, without this value", fields_[column]);
       value = kMissing;
+      is_measured = true;
     }
-    has_nan |= std::isnan(*value) && !is_missing(*value);
+    is_measured |= !std::isnan(*value);
     values.push_back(*value);
   }
-  // A module's argument that is no tensor gets nan in all columns, the dtype included; but so may a
-  // tensor whose dtype was not recorded, and a NaN must never be hidden.
-  if (has_nan && dtype_column_ && is_missing_cell(fields_[*dtype_column_])) {
-    count_fault(
-        Severity::kNotice,
-        "has NaN without a dtype, which msProbe also writes for an argument that is no tensor",
-        "NaN, as the file has it", {});
+  // get_metrics() in msprobe/pytorch/monitor/module_metric.py: a module's argument that is no
+  // tensor gets nan in all columns, the dtype included; a tensor always has its dtype.
+  if (!is_measured && !options_.as_msprobe && dtype_column_ &&
+      is_missing_cell(fields_[*dtype_column_])) {
+    values.resize(before);
+    return false;
   }
+  return true;
 }
 
 void MonitorCsv::count_fault(Severity severity, std::string_view what, std::string_view kept,

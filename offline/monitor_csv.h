@@ -57,7 +57,9 @@ class MonitorCsv {
   /// The next good row. False at the end.
   bool next(Row& row);
   /// Appends the row's values in the order of statistics(). A number that can't be read is missing.
-  void append_values(std::vector<double>& values);
+  /// False, and nothing appended, for a row that says that there was nothing to measure: an
+  /// argument that is no tensor.
+  bool append_values(std::vector<double>& values);
   /// Counts the current row among those with this fault. The texts must outlive the object.
   void note(Severity severity, std::string_view what, std::string_view kept) {
     count_fault(severity, what, kept, {});

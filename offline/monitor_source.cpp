@@ -79,9 +79,9 @@ class BlockBuilder {
       step = row.step;
       const std::int32_t micro_step = options_.micro_steps ? row.micro_step : 0;
       OpenBlock& open = block(step, micro_step, metric);
+      if (!csv.append_values(open.block.values)) continue;
       const std::uint32_t target = target_of(row, open);
       open.block.targets.push_back(target);
-      csv.append_values(open.block.values);
       if (open.has_target.size() <= target) open.has_target.resize(target + 1, false);
       if (open.has_target[target]) {
         csv.note(Severity::kNotice, "repeats a record that its step has already",

@@ -25,6 +25,8 @@ class MonitorMetrics(dict[str, Any]):
     """msProbe's {operation: 0-d tensor} of one tensor, with what we measured beside it."""
 
     measured: dict[str, float] | None = None
+    is_of_tensor = True
+    """False for an argument of a module that is no tensor: msProbe fills all operations with NaN."""
 
 
 def measuring(
@@ -45,6 +47,7 @@ def measuring(
                 own_ops = [op for op in ops if op not in _MEASURED]
             for tag, tensor in tag2tensor.items():
                 metrics = out_dict[tag] = MonitorMetrics(out_dict.get(tag) or {})
+                metrics.is_of_tensor = isinstance(tensor, torch.Tensor)
                 statistics = measure(tensor) if isinstance(tensor, torch.Tensor) else None
                 if statistics is not None:
                     metrics.measured = {op: float(getattr(statistics, name)) for op, name in _MEASURED.items()}
@@ -98,6 +101,8 @@ class TrendCsvWriter(CSVWriterWithAD):  # type: ignore[misc]
         statistics = [op for op in ops if op not in _NO_STATISTICS]
         rows: list[tuple[str, int, int, Sequence[float | None]]] = []
         for tag, metrics in metric_value.items():
+            if not getattr(metrics, "is_of_tensor", True):
+                continue  # as the merge leaves out its row
             # '<vpp>:<name>[:<micro-step>]/rank<R>/<kind>'
             stage, name, *micro_step = tag.split("/")[0].split(":")
             measured = getattr(metrics, "measured", None) or {}

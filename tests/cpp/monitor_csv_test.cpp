@@ -57,8 +57,9 @@ class MonitorCsvTest : public testing::Test {
         std::ostringstream line;
         line << row.vpp_stage << '|' << row.name << '|' << row.step << '|' << row.micro_step;
         std::vector<double> values;
-        csv.append_values(values);
-        EXPECT_EQ(values.size(), result.statistics.size());
+        const bool is_measured = csv.append_values(values);
+        EXPECT_EQ(values.size(), is_measured ? result.statistics.size() : 0);
+        if (!is_measured) line << "|not measured";
         for (const double value : values) line << '|' << text_of(value);
         result.rows.push_back(line.str());
       }
@@ -177,11 +178,27 @@ TEST_F(MonitorCsvTest, StepsThatTheNameDoesNotHaveAreKeptAndNamed) {
                           "the row"));
 }
 
-TEST_F(MonitorCsvTest, NaNWithoutADtypeIsNaN) {
-  const ReadFile found =
-      read("vpp_stage,name,step,norm,max,dtype\n0,a,0,nan,2,nan\n0,b,0,,2,nan\n0,c,0,1,2,nan\n");
-  EXPECT_THAT(found.rows, ElementsAre("0|a|0|0|NaN|2", "0|b|0|0|missing|2", "0|c|0|0|1|2"));
-  EXPECT_THAT(found.issues, ElementsAre(HasSubstr("notice line 2: has NaN without a dtype")));
+TEST_F(MonitorCsvTest, AnArgumentThatIsNoTensorWasNotMeasured) {
+  const std::string text =
+      "vpp_stage,name,step,norm,max,shape,dtype\n0,a,0,nan,nan,nan,nan\n0,b,0,1,2,[3],torch.half\n"
+      "0,c,0,,,,\n";
+  const ReadFile found = read(text);
+  EXPECT_THAT(found.rows,
+              ElementsAre("0|a|0|0|not measured", "0|b|0|0|1|2", "0|c|0|0|not measured"));
+  EXPECT_THAT(found.issues, IsEmpty());
+  // msProbe makes records of them.
+  EXPECT_THAT(read(text, {.as_msprobe = true}).rows,
+              ElementsAre("0|a|0|0|NaN|NaN", "0|b|0|0|1|2", "0|c|0|0|missing|missing"));
+}
+
+TEST_F(MonitorCsvTest, ANaNOfATensorIsNeverLeftOut) {
+  EXPECT_THAT(
+      read("vpp_stage,name,step,norm,max,dtype\n0,a,0,nan,nan,torch.half\n"
+           "0,b,0,nan,2,nan\n0,c,0,,2,nan\n0,d,0,x,nan,nan\n")
+          .rows,
+      ElementsAre("0|a|0|0|NaN|NaN", "0|b|0|0|NaN|2", "0|c|0|0|missing|2", "0|d|0|0|missing|NaN"));
+  EXPECT_THAT(read("vpp_stage,name,step,norm,max\n0,a,0,nan,nan\n").rows,
+              ElementsAre("0|a|0|0|NaN|NaN"));
 }
 
 TEST_F(MonitorCsvTest, NamesMayBeAnyText) {

@@ -1,5 +1,6 @@
 """TrendProbe's own numbering on trees of the real msProbe, whose training loops are known."""
 
+import csv
 import sqlite3
 from collections import defaultdict
 from collections.abc import Callable
@@ -125,3 +126,24 @@ def test_a_process_without_rank_beside_ranks_gets_the_next_number(merged: Callab
     # Exit code 1: it has a directory stepX, too.
     ranks = merged("edge_rank_and_proc", code=1).execute("SELECT rank FROM trendprobe_ranks ORDER BY rank")
     assert [rank for (rank,) in ranks] == [0, 1, 2]
+
+
+@pytest.mark.parametrize("name", ["mon_full_1rank", "mon_slim_1rank", "mon_slim_2rank"])
+def test_a_healthy_run_has_no_nan(name: str, merged: Callable, fixture_tree: Callable[[str], Path]) -> None:
+    """Its only ones stand for arguments that are no tensors; all other rows of the CSV are there."""
+    measured = {}
+    for path in (fixture_tree(name) / "data").glob("*/*.csv"):
+        with open(path, newline="") as file:
+            for row in csv.DictReader(file):
+                key = (row["name"], int(row["step"]), int(row.get("micro_step", 0)))
+                if row["dtype"] != "nan":
+                    measured[(path.name.rsplit("_", 1)[0], int(path.parent.name.split("-rank")[1][0]), *key)] = row
+    database = merged(name)
+    assert database.execute("SELECT count(*) FROM trendprobe_nonfinite").fetchone() == (0,)
+    assert database.execute("SELECT count(*) FROM trendprobe_issues").fetchone() == (0,)
+    rows = database.execute(
+        "SELECT metric_name, rank, target_name, training_step, s.micro_step FROM trend_data "
+        "JOIN monitoring_targets USING (target_id) JOIN monitoring_metrics USING (metric_id) "
+        "JOIN trendprobe_steps AS s USING (step)"
+    ).fetchall()
+    assert sorted(rows) == sorted(measured)
