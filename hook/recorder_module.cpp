@@ -7,6 +7,7 @@
 #include <string>
 #include <utility>
 
+#include "hook/gil_release.h"
 #include "hook/recorder.h"
 #include "writer/value_encoding.h"
 
@@ -20,18 +21,26 @@ double to_value(const py::handle& object) {
   return canonical(py::cast<double>(object));
 }
 
+/// The object as a tuple of this size. Throws TypeError.
+py::tuple to_tuple(const py::handle& object, std::size_t size, const char* what) {
+  if (!py::isinstance<py::tuple>(object) || py::len(object) != size) {
+    throw py::type_error(std::string(what) + " is no tuple of " + std::to_string(size));
+  }
+  return py::reinterpret_borrow<py::tuple>(object);
+}
+
 DumpStep to_dump_step(Recorder& recorder, const py::list& entries, const py::dict& construct) {
   DumpStep step;
   step.entries.reserve(entries.size());
   for (const py::handle item : entries) {
-    const auto entry = py::reinterpret_borrow<py::tuple>(item);
+    const py::tuple entry = to_tuple(item, 3, "an entry");
     DumpEntry& out = step.entries.emplace_back();
     out.name = recorder.intern(py::cast<std::string_view>(entry[0]));
     out.is_recompute = py::cast<bool>(entry[1]);
     out.first_tensor = static_cast<std::uint32_t>(step.tensors.size());
-    for (const py::handle tensor : py::reinterpret_borrow<py::list>(entry[2])) {
-      const auto fields = py::reinterpret_borrow<py::tuple>(tensor);
-      const auto statistics = py::reinterpret_borrow<py::tuple>(fields[1]);
+    for (const py::handle tensor : py::cast<py::list>(entry[2])) {
+      const py::tuple fields = to_tuple(tensor, 2, "a tensor");
+      const py::tuple statistics = to_tuple(fields[1], 4, "statistics");
       step.tensors.push_back({recorder.intern(py::cast<std::string_view>(fields[0])),
                               {to_value(statistics[0]), to_value(statistics[1]),
                                to_value(statistics[2]), to_value(statistics[3])}});
@@ -68,8 +77,8 @@ MonitorBlock to_monitor_block(Recorder& recorder, std::int64_t training_step, st
   block.rows.reserve(rows.size());
   block.values.reserve(rows.size() * block.metric.statistics.size());
   for (const py::handle item : rows) {
-    const auto row = py::reinterpret_borrow<py::tuple>(item);
-    const auto values = py::reinterpret_borrow<py::sequence>(row[3]);
+    const py::tuple row = to_tuple(item, 4, "a row");
+    const auto values = py::cast<py::sequence>(row[3]);
     if (values.size() != block.metric.statistics.size()) {
       throw py::value_error("a row has " + std::to_string(values.size()) + " values for " +
                             std::to_string(block.metric.statistics.size()) + " statistics");
@@ -115,7 +124,7 @@ PYBIND11_MODULE(_recorder, module) {
           [](Recorder& recorder, std::int64_t training_step, const py::list& entries,
              const py::dict& construct, bool complete) {
             trendprobe::DumpStep step = trendprobe::to_dump_step(recorder, entries, construct);
-            const py::gil_scoped_release release;
+            const trendprobe::GilRelease release;
             return recorder.submit(std::move(step), training_step, complete);
           },
           py::arg("training_step"), py::arg("entries"), py::arg("construct"), py::kw_only(),
@@ -126,14 +135,22 @@ PYBIND11_MODULE(_recorder, module) {
              std::vector<std::string> statistics, const py::list& rows) {
             trendprobe::MonitorBlock block = trendprobe::to_monitor_block(
                 recorder, training_step, std::move(metric), std::move(statistics), rows);
-            const py::gil_scoped_release release;
+            const trendprobe::GilRelease release;
             return recorder.submit(std::move(block));
           },
           py::arg("training_step"), py::arg("metric"), py::arg("statistics"), py::arg("rows"))
       .def("set_rank", &Recorder::set_rank, py::arg("rank"))
       .def("set_info", &Recorder::set_info, py::arg("key"), py::arg("value"))
-      .def("flush", &Recorder::flush, py::call_guard<py::gil_scoped_release>())
-      .def("close", &Recorder::close, py::call_guard<py::gil_scoped_release>())
+      .def("flush",
+           [](Recorder& recorder) {
+             const trendprobe::GilRelease release;
+             recorder.flush();
+           })
+      .def("close",
+           [](Recorder& recorder) {
+             const trendprobe::GilRelease release;
+             recorder.close();
+           })
       .def("take_warning", &Recorder::take_warning)
       .def_property_readonly("shard",
                              [](const Recorder& recorder) { return recorder.shard().string(); })

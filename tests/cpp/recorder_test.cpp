@@ -172,6 +172,7 @@ TEST_F(RecorderTest, TakesRecordsFromManyThreads) {
     small.queue_bytes = 64 << 10;  // so that they wait for room, too
     Recorder recorder(small);
     std::vector<std::thread> threads;
+    threads.reserve(kThreads);
     for (int t = 0; t < kThreads; ++t) {
       threads.emplace_back([&recorder, t] {
         for (std::int64_t step = 0; step < kSteps; ++step) {
