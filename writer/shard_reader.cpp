@@ -7,28 +7,9 @@
 #include "writer/block_encoding.h"
 #include "writer/format_error.h"
 #include "writer/shard_schema.h"
+#include "writer/statistic_list.h"
 
 namespace trendprobe {
-namespace {
-
-std::vector<std::string> split(std::string_view text) {
-  std::vector<std::string> words;
-  while (!text.empty()) {
-    const std::size_t comma = text.find(',');
-    words.emplace_back(text.substr(0, comma));
-    if (comma == std::string_view::npos) break;
-    text.remove_prefix(comma + 1);
-  }
-  return words;
-}
-
-std::int32_t to_int32(std::int64_t value) {
-  return static_cast<std::int32_t>(std::clamp<std::int64_t>(
-      value, std::numeric_limits<std::int32_t>::min(), std::numeric_limits<std::int32_t>::max()));
-}
-
-}  // namespace
-
 ShardReader::ShardReader(const std::filesystem::path& path)
     : database_(path, OpenOptions{.mode = OpenMode::kReadOnly, .without_locks = true}) {
   if (database_.query_integer("PRAGMA application_id") != kShardApplicationId) {
@@ -61,8 +42,8 @@ void ShardReader::read_info() {
     if (key == "host") info_.host = select.text(1);
     if (key == "pid") info_.pid = select.integer(1);
     if (key == "started_ns") info_.started_ns = select.integer(1);
-    if (key == "part") info_.part = to_int32(select.integer(1));
-    if (key == "rank") info_.rank = to_int32(select.integer(1));
+    if (key == "part") info_.part = select.integer32(1);
+    if (key == "rank") info_.rank = select.integer32(1);
     if (key == "trendprobe_version") info_.trendprobe_version = select.text(1);
     if (key == "framework") info_.framework = select.text(1);
     if (key == "level") info_.level = select.text(1);
@@ -85,7 +66,7 @@ void ShardReader::read_metrics() {
     Metric& metric = metrics_.emplace_back();
     metric.kind = kind == to_string(RecordKind::kDump) ? RecordKind::kDump : RecordKind::kMonitor;
     metric.name = select.text(2);
-    metric.statistics = split(select.text(3));
+    metric.statistics = split_statistics(select.text(3));
   }
 }
 
@@ -93,8 +74,7 @@ void ShardReader::read_targets() {
   Statement select =
       database_.prepare("SELECT target_id, name, vpp_stage, call FROM targets ORDER BY target_id");
   for (std::int64_t expected = 0; select.step(); ++expected) {
-    const auto index =
-        targets_.intern(select.text(1), to_int32(select.integer(2)), to_int32(select.integer(3)));
+    const auto index = targets_.intern(select.text(1), select.integer32(2), select.integer32(3));
     if (select.integer(0) != expected || index != expected) {
       fail("target ids are not dense and distinct at target " + std::to_string(expected));
     }
@@ -110,7 +90,7 @@ void ShardReader::read_steps() {
     step.kind =
         select.text(0) == to_string(RecordKind::kDump) ? RecordKind::kDump : RecordKind::kMonitor;
     step.training_step = select.integer(1);
-    step.micro_steps = std::max(1, to_int32(select.integer(2)));
+    step.micro_steps = std::max(1, select.integer32(2));
     step.records = static_cast<std::uint64_t>(select.integer(3));
     step.dropped = static_cast<std::uint64_t>(select.integer(4));
     step.complete = select.text(5) == "complete";
@@ -145,7 +125,7 @@ std::vector<RecordBlock> ShardReader::read(const ShardStep& step) {
   while (select_blocks_.step()) {
     RecordBlock& block = blocks.emplace_back();
     block.training_step = select_blocks_.integer(0);
-    block.micro_step = to_int32(select_blocks_.integer(1));
+    block.micro_step = select_blocks_.integer32(1);
     const std::int64_t metric_id = select_blocks_.integer(2);
     const auto metric = std::lower_bound(metric_ids_.begin(), metric_ids_.end(), metric_id);
     if (metric == metric_ids_.end() || *metric != metric_id) {

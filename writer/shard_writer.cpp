@@ -10,6 +10,7 @@
 
 #include "writer/block_encoding.h"
 #include "writer/shard_schema.h"
+#include "writer/statistic_list.h"
 
 namespace trendprobe {
 namespace {
@@ -48,15 +49,6 @@ Database create_database(const std::filesystem::path& directory, const ShardIden
   create_private_directories(directory);
   return {directory / ShardWriter::file_name(identity),
           OpenOptions{.mode = OpenMode::kCreateNew, .without_locks = true, .vfs = options.vfs}};
-}
-
-std::string joined(const std::vector<std::string>& words) {
-  std::string text;
-  for (const auto& word : words) {
-    if (!text.empty()) text += ',';
-    text += word;
-  }
-  return text;
 }
 
 }  // namespace
@@ -140,7 +132,7 @@ std::int64_t ShardWriter::metric_id(const Metric& metric) {
     if (metrics_written_[i] == metric) return static_cast<std::int64_t>(i) + 1;
   }
   const auto id = static_cast<std::int64_t>(metrics_written_.size()) + 1;
-  const std::string statistics = joined(metric.statistics);
+  const std::string statistics = join_statistics(metric.statistics);
   insert_metric_.bind(0, id)
       .bind(1, to_string(metric.kind))
       .bind(2, metric.name)

@@ -4,9 +4,11 @@
 #include <sqlite3.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
+#include <limits>
 #include <system_error>
 #include <utility>
 
@@ -227,6 +229,12 @@ bool Statement::is_null(int column) const {
 
 std::int64_t Statement::integer(int column) const {
   return sqlite3_column_int64(handle_.get(), column);
+}
+
+std::int32_t Statement::integer32(int column) const {
+  return static_cast<std::int32_t>(
+      std::clamp<std::int64_t>(integer(column), std::numeric_limits<std::int32_t>::min(),
+                               std::numeric_limits<std::int32_t>::max()));
 }
 
 double Statement::real(int column) const { return sqlite3_column_double(handle_.get(), column); }

@@ -114,6 +114,8 @@ class Statement {
 
   bool is_null(int column) const;
   std::int64_t integer(int column) const;
+  /// The nearest that fits.
+  std::int32_t integer32(int column) const;
   double real(int column) const;
   /// Borrowed until the next step() or reset().
   std::string_view text(int column) const;

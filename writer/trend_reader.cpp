@@ -9,6 +9,7 @@
 
 #include "writer/block_encoding.h"
 #include "writer/format_error.h"
+#include "writer/statistic_list.h"
 #include "writer/trend_schema.h"
 #include "writer/value_encoding.h"
 
@@ -17,23 +18,6 @@ namespace {
 
 /// What msProbe's rows hold for an infinity: one more than what they are cut to.
 constexpr double kRowInfinity = 1e9 + 1;
-constexpr std::size_t kNone = std::numeric_limits<std::size_t>::max();
-
-std::vector<std::string> split(std::string_view text) {
-  std::vector<std::string> words;
-  while (!text.empty()) {
-    const std::size_t comma = text.find(',');
-    words.emplace_back(text.substr(0, comma));
-    if (comma == std::string_view::npos) break;
-    text.remove_prefix(comma + 1);
-  }
-  return words;
-}
-
-std::int32_t to_int32(std::int64_t value) {
-  return static_cast<std::int32_t>(std::clamp<std::int64_t>(
-      value, std::numeric_limits<std::int32_t>::min(), std::numeric_limits<std::int32_t>::max()));
-}
 
 }  // namespace
 
@@ -95,7 +79,7 @@ void TrendReader::read_targets() {
                  "ORDER BY target_id");
   while (select.step()) {
     const std::uint32_t index =
-        targets_.intern(select.text(1), to_int32(select.integer(2)), to_int32(select.integer(3)));
+        targets_.intern(select.text(1), select.integer32(2), select.integer32(3));
     target_index_.emplace_back(select.integer(0), index);
   }
   std::sort(target_index_.begin(), target_index_.end());
@@ -143,7 +127,7 @@ void TrendReader::read_metrics() {
       while (listed.step()) {
         for (int column = 3; column < listed.column_count(); ++column) {
           if (listed.column_name(column) == metrics_[i].name)
-            statistics = split(listed.text(column));
+            statistics = split_statistics(listed.text(column));
         }
       }
     }
@@ -160,13 +144,13 @@ void TrendReader::read_axes() {
     Statement select = database_.prepare(
         "SELECT step, training_step, micro_step FROM trendprobe_steps ORDER BY step");
     while (select.step()) {
-      steps_.push_back({select.integer(0), select.integer(1), to_int32(select.integer(2))});
+      steps_.push_back({select.integer(0), select.integer(1), select.integer32(2)});
     }
     Statement ranks =
         database_.prepare("SELECT rank, host, directory FROM trendprobe_ranks ORDER BY rank");
     while (ranks.step()) {
       ranks_.push_back(
-          {to_int32(ranks.integer(0)), std::string(ranks.text(1)), std::string(ranks.text(2))});
+          {ranks.integer32(0), std::string(ranks.text(1)), std::string(ranks.text(2))});
     }
     return;
   }
@@ -175,7 +159,7 @@ void TrendReader::read_axes() {
       "SELECT rank, step, count(*) FROM trend_data GROUP BY rank, step ORDER BY rank, step");
   while (select.step()) {
     if (ranks_.empty() || ranks_.back().rank != select.integer(0)) {
-      ranks_.push_back({to_int32(select.integer(0)), {}, {}});
+      ranks_.push_back({select.integer32(0), {}, {}});
     }
     steps.push_back(select.integer(1));
     records_ += static_cast<std::uint64_t>(select.integer(2));

@@ -8,6 +8,7 @@
 #include <tuple>
 #include <utility>
 
+#include "writer/statistic_list.h"
 #include "writer/tags.h"
 #include "writer/trend_schema.h"
 #include "writer/value_encoding.h"
@@ -39,15 +40,6 @@ std::string_view nonfinite_name(double value) {
 
 std::size_t rank_among(std::span<const std::string_view> known, std::string_view name) {
   return static_cast<std::size_t>(std::find(known.begin(), known.end(), name) - known.begin());
-}
-
-std::string join(const std::vector<std::string>& words) {
-  std::string text;
-  for (const std::string& word : words) {
-    if (!text.empty()) text += ',';
-    text += word;
-  }
-  return text;
 }
 
 }  // namespace
@@ -399,7 +391,7 @@ void TrendWriter::write_global_stats(const TrendSummary& summary) {
         statistics.emplace_back(name);
       }
     }
-    metrics.emplace_back(metric.name, join(statistics));
+    metrics.emplace_back(metric.name, join_statistics(statistics));
   }
   database_.execute(trend_sql::create_global_stats(metrics));
   Statement insert = database_.prepare(trend_sql::insert_global_stats(metrics.size()));
