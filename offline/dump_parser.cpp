@@ -1,5 +1,6 @@
 #include "offline/dump_parser.h"
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <limits>
@@ -8,6 +9,7 @@
 #include <string_view>
 #include <system_error>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "offline/json_cursor.h"
@@ -19,6 +21,8 @@ namespace trendprobe {
 namespace {
 
 constexpr std::size_t kMaxValueDepth = 32;
+// A model has some hundred; files without end of new ones must not fill the memory.
+constexpr std::size_t kMaxSuffixes = 100'000;
 
 bool is_tensor_type(std::string_view type) {
   return type == "torch.Tensor" || type == "mindspore.Tensor" || type == "mindtorch.Tensor";
@@ -252,32 +256,38 @@ class DumpParser::EntryReader {
   std::string suffix_;
 };
 
-bool DumpParser::load(const std::filesystem::path& path, FileContents& contents) {
+bool DumpParser::load(const std::filesystem::path& path, FileContents& contents,
+                      Diagnostics& diagnostics) {
   try {
-    contents = FileContents(path);
+    contents.read(path);
   } catch (const std::system_error& error) {
-    diagnostics_.report({Severity::kSkipped,
-                         path.string(),
-                         {},
-                         "can't be read: " + error.code().message(),
-                         "nothing of this file"});
+    diagnostics.report({Severity::kSkipped,
+                        path.string(),
+                        {},
+                        "can't be read: " + error.code().message(),
+                        "nothing of this file"});
     return false;
   }
   if (contents.text().empty()) {
-    diagnostics_.report(
+    diagnostics.report(
         {Severity::kSkipped, path.string(), {}, "is empty (0 bytes)", "nothing of this file"});
     return false;
   }
-  if (const std::optional<std::size_t> bad = find_bad_byte(contents.text())) {
-    const bool is_nul = contents.text()[*bad] == '\0';
-    diagnostics_.report({Severity::kRepaired, path.string(), byte_location(*bad),
-                         is_nul ? "holds NUL bytes, such as a disk leaves that lost its power"
-                                : "holds bytes that are no UTF-8",
-                         "what can be read, with \"?\" for each bad byte"});
-    // One byte for one, so that what else is wrong is found where it is in the file.
-    contents = FileContents(std::string_view(without_bad_bytes(contents.text(), *bad)));
-  }
   return true;
+}
+
+bool DumpParser::repair(const std::filesystem::path& path, FileContents& contents,
+                        Diagnostics& diagnostics) {
+  const std::optional<std::size_t> bad = find_bad_byte(contents.text());
+  if (!bad) return true;
+  const bool is_nul = contents.text()[*bad] == '\0';
+  diagnostics.report({Severity::kRepaired, path.string(), byte_location(*bad),
+                      is_nul ? "holds NUL bytes, such as a disk leaves that lost its power"
+                             : "holds bytes that are no UTF-8",
+                      "what can be read, with \"?\" for each bad byte"});
+  // One byte for one, so that what else is wrong is found where it is in the file.
+  contents = FileContents(std::string_view(without_bad_bytes(contents.text(), *bad)));
+  return false;
 }
 
 void DumpParser::count_fault(std::string_view what, std::string_view kept, std::string_view example,
@@ -290,25 +300,55 @@ void DumpParser::count_fault(std::string_view what, std::string_view kept, std::
   faults_.push_back({what, kept, std::string(example.substr(0, 200)), byte, 1});
 }
 
-void DumpParser::report_faults(const std::string& path) {
+void DumpParser::report_faults(const std::string& path, Diagnostics& diagnostics) {
   for (const Fault& fault : faults_) {
     std::string what = "\"" + repaired_text(fault.example) + "\" " + std::string(fault.what);
     if (fault.count > 1) what += " (the first of " + std::to_string(fault.count) + " such)";
-    diagnostics_.report({Severity::kRepaired, path, byte_location(fault.byte), std::move(what),
-                         std::string(fault.kept)});
+    diagnostics.report({Severity::kRepaired, path, byte_location(fault.byte), std::move(what),
+                        std::string(fault.kept)});
   }
   faults_.clear();
 }
 
 std::string_view DumpParser::keep_suffix(std::string_view suffix) {
+  const std::size_t tensor = step_.tensors.size();
+  // Mostly the tensor at this place of the file before had the same.
+  if (tensor < suffix_of_tensor_.size() && suffix_of_tensor_[tensor] == suffix) {
+    return suffix_of_tensor_[tensor];
+  }
   const auto found = suffixes_.find(suffix);
-  return found != suffixes_.end() ? *found : *suffixes_.emplace(suffix).first;
+  const std::string& kept = found != suffixes_.end() ? *found : *suffixes_.emplace(suffix).first;
+  suffix_of_tensor_.resize(std::max(suffix_of_tensor_.size(), tensor + 1));
+  suffix_of_tensor_[tensor] = kept;
+  return kept;
 }
 
-void DumpParser::parse_construct(const std::filesystem::path& path) {
-  if (!load(path, construct_)) return;
-  const std::string file = path.string();
-  JsonCursor json(construct_.text(), unescaped_);
+void DumpParser::clear_construct() {
+  construct_is_sound_ = false;
+  if (step_.construct.empty()) return;
+  step_.construct.clear();
+  step_.has_construct = false;
+  ++construct_version_;
+}
+
+void DumpParser::parse_construct(const std::filesystem::path& path, Diagnostics& diagnostics) {
+  if (!load(path, next_construct_, diagnostics)) {
+    clear_construct();
+    return;
+  }
+  if (construct_is_sound_ && next_construct_.text() == construct_.text()) return;
+  clear_construct();
+  std::swap(construct_, next_construct_);
+  const bool is_text = repair(path, construct_, diagnostics);
+  construct_is_sound_ = read_construct(path.string(), diagnostics) && is_text;
+  step_.has_construct = !step_.construct.empty();
+  ++construct_version_;
+}
+
+bool DumpParser::read_construct(const std::string& file, Diagnostics& diagnostics) {
+  unescaped_in_construct_.clear();
+  bool is_sound = true;
+  JsonCursor json(construct_.text(), unescaped_in_construct_);
   try {
     json.object([&](std::string_view name) {
       if (name == "megatron_micro_step_number") {
@@ -356,16 +396,20 @@ void DumpParser::parse_construct(const std::filesystem::path& path) {
     });
     json.finish();
   } catch (const JsonError& error) {
-    diagnostics_.report(
+    is_sound = false;
+    diagnostics.report(
         {Severity::kRepaired, file, byte_location(error.byte()), error.what(),
          "the first " + std::to_string(step_.construct.size()) +
              " nodes; modules behind them have no parent, so micro-steps may be wrong"});
   }
-  report_faults(file);
-  step_.has_construct = !step_.construct.empty();
+  is_sound = is_sound && faults_.empty();
+  report_faults(file, diagnostics);
+  return is_sound;
 }
 
-void DumpParser::report_circles(const std::filesystem::path& path) {
+void DumpParser::report_circles(const std::filesystem::path& path, Diagnostics& diagnostics) {
+  if (circles_checked_ == construct_version_ && construct_is_sound_) return;
+  circles_checked_ = construct_version_;
   std::unordered_map<std::string_view, std::size_t> index;
   index.reserve(step_.construct.size());
   for (std::size_t i = 0; i < step_.construct.size(); ++i) index[step_.construct[i].name] = i;
@@ -379,23 +423,33 @@ void DumpParser::report_circles(const std::filesystem::path& path) {
       if (found == index.end()) break;
       node = found->second;
       if (walk_of[node] != start + 1) continue;
-      diagnostics_.report(
+      diagnostics.report(
           {Severity::kRepaired,
            path,
            {},
            "\"" + std::string(step_.construct[node].name) + "\" is among its own ancestors",
            "all nodes; the micro-steps of those in the circle may be wrong"});
+      construct_is_sound_ = false;
       return;  // one is enough to know that the file is damaged
     }
   }
 }
 
-void DumpParser::parse_dump(const std::filesystem::path& path) {
-  if (!load(path, dump_)) return;
+void DumpParser::parse_dump(const std::filesystem::path& path, Diagnostics& diagnostics) {
+  step_.entries.clear();
+  step_.tensors.clear();
+  level_ = {};
+  unescaped_.clear();
+  if (suffixes_.size() > kMaxSuffixes) {
+    suffix_of_tensor_.clear();
+    suffixes_.clear();
+  }
+  if (!load(path, dump_, diagnostics)) return;
+  repair(path, dump_, diagnostics);
   JsonCursor json(dump_.text(), unescaped_);
   const std::string file = path.string();
   const auto skipped = [&](std::string location, std::string what, std::string kept) {
-    diagnostics_.report(
+    diagnostics.report(
         {Severity::kSkipped, file, std::move(location), std::move(what), std::move(kept)});
   };
   bool has_data = false;
@@ -447,14 +501,14 @@ void DumpParser::parse_dump(const std::filesystem::path& path) {
       in_data = false;
     });
     json.finish();
-    report_faults(file);
+    report_faults(file, diagnostics);
   } catch (const JsonError& error) {
-    report_faults(file);
+    report_faults(file, diagnostics);
     if (has_data) {
-      diagnostics_.report({Severity::kRepaired, file, byte_location(error.byte()), error.what(),
-                           in_data ? "the first " + std::to_string(step_.entries.size()) +
-                                         " entries, which are complete"
-                                   : "all " + std::to_string(step_.entries.size()) + " entries"});
+      diagnostics.report({Severity::kRepaired, file, byte_location(error.byte()), error.what(),
+                          in_data ? "the first " + std::to_string(step_.entries.size()) +
+                                        " entries, which are complete"
+                                  : "all " + std::to_string(step_.entries.size()) + " entries"});
     } else {
       skipped(byte_location(error.byte()), error.what(), "nothing of this file");
     }

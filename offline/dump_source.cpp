@@ -3,6 +3,9 @@
 #include <algorithm>
 #include <charconv>
 #include <map>
+#include <memory>
+#include <mutex>
+#include <numeric>
 #include <optional>
 #include <set>
 #include <string>
@@ -10,6 +13,7 @@
 #include <utility>
 
 #include "offline/directory_listing.h"
+#include "offline/dump_layout.h"
 #include "offline/dump_parser.h"
 #include "offline/parallel_for.h"
 
@@ -37,6 +41,82 @@ struct ProcessDirectory {
   fs::path path;
 };
 
+/// Reads one directory after another. What one step has in common with the step before, its calls
+/// and their names, is worked out once. Belongs to one thread at a time.
+class StepReader {
+ public:
+  /// `options` is borrowed.
+  explicit StepReader(const NumberingOptions& options) : options_(options) {}
+
+  std::int32_t count_micro_steps(const fs::path& directory) {
+    // read() reports what is wrong with construct.json; here it would be said twice.
+    Diagnostics ignored;
+    if (const fs::path construct = directory / "construct.json"; size_of(construct) > 0) {
+      parser_.parse_construct(construct, ignored);
+    } else {
+      parser_.clear_construct();
+    }
+    if (counted_version_ != parser_.construct_version()) {
+      counted_version_ = parser_.construct_version();
+      micro_steps_ = trendprobe::count_micro_steps(parser_.step(), options_);
+    }
+    return micro_steps_;
+  }
+
+  UnitRecords read(const fs::path& directory, const ReadUnit& unit, Diagnostics& diagnostics) {
+    const fs::path construct = directory / "construct.json";
+    std::error_code error;
+    const bool has_construct = fs::exists(construct, error);
+    // With --micro_step false msProbe does not look at it.
+    if (has_construct && (options_.micro_steps || !options_.as_msprobe)) {
+      parser_.parse_construct(construct, diagnostics);
+      parser_.report_circles(construct, diagnostics);
+    } else {
+      parser_.clear_construct();
+    }
+    parser_.parse_dump(directory / "dump.json", diagnostics);
+    if (options_.micro_steps && !parser_.step().entries.empty()) {
+      if (parser_.level() == "L1") {
+        diagnostics.notice(unit.path,
+                           "level L1 has no module tree: the micro-steps of a training step can't "
+                           "be told apart");
+      } else if (!has_construct) {
+        diagnostics.notice(unit.path,
+                           "has no construct.json: the micro-steps of its training step can't be "
+                           "told apart");
+      }
+    }
+    return numbered(unit.steps.front().first);
+  }
+
+ private:
+  UnitRecords numbered(std::int64_t training_step) {
+    UnitRecords records;
+    records.metrics = dump_metrics();
+    if (options_.as_msprobe) {
+      const auto targets = std::make_shared<TargetTable>();
+      records.targets = targets;
+      records.blocks = number_dump_step(parser_.step(), training_step, options_, *targets).blocks;
+      return records;
+    }
+    if (!layout_ || layout_version_ != parser_.construct_version() ||
+        !layout_->fits(parser_.step())) {
+      layout_.emplace(parser_.step(), options_);
+      layout_version_ = parser_.construct_version();
+    }
+    records.targets = layout_->targets();
+    records.blocks = layout_->blocks_of(parser_.step(), training_step);
+    return records;
+  }
+
+  const NumberingOptions& options_;
+  DumpParser parser_;
+  std::optional<std::uint64_t> counted_version_;
+  std::int32_t micro_steps_ = 1;
+  std::optional<DumpLayout> layout_;
+  std::uint64_t layout_version_ = 0;
+};
+
 class DumpSource : public RecordSource {
  public:
   DumpSource(fs::path directory, NumberingOptions options)
@@ -50,15 +130,16 @@ class DumpSource : public RecordSource {
     assign_ranks(diagnostics);
     std::vector<std::int32_t> micro_steps(directories_.size(), 1);
     if (options_.micro_steps) {
-      parallel_for(directories_.size(), jobs, [&](std::size_t i) {
-        // The reader reports what is wrong with construct.json; here it would be said twice.
-        Diagnostics ignored;
-        DumpParser parser(ignored);
-        if (const fs::path construct = directories_[i].path / "construct.json";
-            size_of(construct) > 0) {
-          parser.parse_construct(construct);
-        }
-        micro_steps[i] = count_micro_steps(parser.step(), options_);
+      // By rank: the steps of a rank are likely to be alike.
+      std::vector<std::size_t> order(directories_.size());
+      std::iota(order.begin(), order.end(), std::size_t{0});
+      std::stable_sort(order.begin(), order.end(), [this](std::size_t a, std::size_t b) {
+        return directories_[a].rank < directories_[b].rank;
+      });
+      parallel_for(order.size(), jobs, [&](std::size_t i) {
+        std::unique_ptr<StepReader> reader = take_reader();
+        micro_steps[order[i]] = reader->count_micro_steps(directories_[order[i]].path);
+        put_back(std::move(reader));
       });
     }
     std::vector<ReadUnit> units;
@@ -76,32 +157,9 @@ class DumpSource : public RecordSource {
   }
 
   UnitRecords read(const ReadUnit& unit, Diagnostics& diagnostics) const override {
-    const fs::path& path = directories_[unit.id].path;
-    DumpParser parser(diagnostics);
-    const fs::path construct = path / "construct.json";
-    std::error_code error;
-    const bool has_construct = fs::exists(construct, error);
-    // With --micro_step false msProbe does not look at it.
-    if (has_construct && (options_.micro_steps || !options_.as_msprobe)) {
-      parser.parse_construct(construct);
-      parser.report_circles(construct);
-    }
-    parser.parse_dump(path / "dump.json");
-    if (options_.micro_steps && !parser.step().entries.empty()) {
-      if (parser.level() == "L1") {
-        diagnostics.notice(unit.path,
-                           "level L1 has no module tree: the micro-steps of a training step can't "
-                           "be told apart");
-      } else if (!has_construct) {
-        diagnostics.notice(unit.path,
-                           "has no construct.json: the micro-steps of its training step can't be "
-                           "told apart");
-      }
-    }
-    UnitRecords records;
-    records.metrics = dump_metrics();
-    records.blocks =
-        number_dump_step(parser.step(), unit.steps.front().first, options_, records.targets).blocks;
+    std::unique_ptr<StepReader> reader = take_reader();
+    UnitRecords records = reader->read(directories_[unit.id].path, unit, diagnostics);
+    put_back(std::move(reader));
     return records;
   }
 
@@ -227,9 +285,24 @@ class DumpSource : public RecordSource {
     }
   }
 
+  std::unique_ptr<StepReader> take_reader() const {
+    const std::lock_guard lock(readers_mutex_);
+    if (readers_.empty()) return std::make_unique<StepReader>(options_);
+    std::unique_ptr<StepReader> reader = std::move(readers_.back());
+    readers_.pop_back();
+    return reader;
+  }
+
+  void put_back(std::unique_ptr<StepReader> reader) const {
+    const std::lock_guard lock(readers_mutex_);
+    readers_.push_back(std::move(reader));
+  }
+
   fs::path directory_;
   NumberingOptions options_;
   std::vector<ProcessDirectory> directories_;
+  mutable std::mutex readers_mutex_;
+  mutable std::vector<std::unique_ptr<StepReader>> readers_;  // that no thread uses now
 };
 
 }  // namespace

@@ -33,7 +33,10 @@ class FileDescriptor {
 
 }  // namespace
 
-FileContents::FileContents(const std::filesystem::path& path) {
+FileContents::FileContents(const std::filesystem::path& path) { read(path); }
+
+void FileContents::read(const std::filesystem::path& path) {
+  size_ = 0;
   const FileDescriptor file(path);
   if (file.get() < 0) fail(errno, path);
   struct stat status {};
@@ -41,11 +44,21 @@ FileContents::FileContents(const std::filesystem::path& path) {
   // A pipe or device in place of a file would block or never end.
   if (!S_ISREG(status.st_mode)) fail(S_ISDIR(status.st_mode) ? EISDIR : EINVAL, path);
   const auto size = static_cast<std::size_t>(status.st_size);
-  bytes_ = std::make_unique_for_overwrite<char[]>(size + 1);
+  if (capacity_ < size + 1) {
+    bytes_.reset();
+    capacity_ = 0;
+    // A little more, so that files which grow by a few digits find room.
+    bytes_ = std::make_unique_for_overwrite<char[]>(size + size / 8 + 1);
+    capacity_ = size + size / 8 + 1;
+  }
   while (size_ < size) {
     const ssize_t count = ::read(file.get(), bytes_.get() + size_, size - size_);
     if (count < 0 && errno == EINTR) continue;
-    if (count < 0) fail(errno, path);
+    if (count < 0) {
+      const int error = errno;
+      size_ = 0;
+      fail(error, path);
+    }
     if (count == 0) break;  // it was cut while being read
     size_ += static_cast<std::size_t>(count);
   }
@@ -53,7 +66,9 @@ FileContents::FileContents(const std::filesystem::path& path) {
 }
 
 FileContents::FileContents(std::string_view text)
-    : bytes_(std::make_unique_for_overwrite<char[]>(text.size() + 1)), size_(text.size()) {
+    : bytes_(std::make_unique_for_overwrite<char[]>(text.size() + 1)),
+      size_(text.size()),
+      capacity_(text.size() + 1) {
   std::copy(text.begin(), text.end(), bytes_.get());
   bytes_[size_] = '\0';
 }

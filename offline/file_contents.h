@@ -18,11 +18,16 @@ class FileContents {
   /// Copies text.
   explicit FileContents(std::string_view text);
 
+  /// Reads another file into the same memory where that is large enough. Throws as the constructor
+  /// does, and then holds nothing.
+  void read(const std::filesystem::path& path);
+
   std::string_view text() const { return {bytes_ ? bytes_.get() : "", size_}; }
 
  private:
   std::unique_ptr<char[]> bytes_;
   std::size_t size_ = 0;
+  std::size_t capacity_ = 0;
 };
 
 }  // namespace trendprobe

@@ -174,7 +174,12 @@ class Merger {
     std::size_t unit;
     UnitRecords records;
     std::vector<std::uint32_t> metric_handles;  // by the unit's metric index; kUnknown until used
-    std::vector<std::uint32_t> target_ids;      // by the unit's target index; kUnknown until used
+    std::shared_ptr<std::vector<std::uint32_t>> target_ids;  // as in KnownTargets
+  };
+  /// A table that more units may come with, and the ids of its targets; kUnknown until used.
+  struct KnownTargets {
+    std::weak_ptr<const TargetTable> table;
+    std::shared_ptr<std::vector<std::uint32_t>> ids;
   };
   struct PendingBlock {
     std::shared_ptr<LoadedUnit> loaded;
@@ -242,7 +247,7 @@ class Merger {
     loaded->unit = unit;
     loaded->records = std::move(records);
     loaded->metric_handles.resize(loaded->records.metrics.size(), kUnknown);
-    loaded->target_ids.resize(loaded->records.targets.size(), kUnknown);
+    if (loaded->records.targets) loaded->target_ids = ids_of(loaded->records.targets);
     const auto& declared = units_[unit].unit.steps;
     for (const RecordBlock& block : loaded->records.blocks) {
       if (block.targets.empty() || !options_.training_steps.contains(block.training_step)) continue;
@@ -266,6 +271,18 @@ class Merger {
     }
   }
 
+  /// The ids of a table's targets, kept for the units that share it.
+  std::shared_ptr<std::vector<std::uint32_t>> ids_of(
+      const std::shared_ptr<const TargetTable>& table) {
+    std::erase_if(known_targets_, [](const KnownTargets& known) { return known.table.expired(); });
+    for (const KnownTargets& known : known_targets_) {
+      if (known.table.lock() == table) return known.ids;
+    }
+    auto ids = std::make_shared<std::vector<std::uint32_t>>(table->size(), kUnknown);
+    known_targets_.push_back({table, ids});
+    return ids;
+  }
+
   /// Gives the block's metric and targets their ids, in the order in which they come.
   void resolve(LoadedUnit& loaded, const RecordBlock& block) {
     const Metric& metric = loaded.records.metrics[block.metric];
@@ -273,8 +290,8 @@ class Merger {
     if (handle == kUnknown) handle = writer_->add_metric(metric);
     block_targets_.clear();
     for (const std::uint32_t target : block.targets) {
-      std::uint32_t& id = loaded.target_ids[target];
-      if (id == kUnknown) id = targets_.intern(loaded.records.targets[target]);
+      std::uint32_t& id = (*loaded.target_ids)[target];
+      if (id == kUnknown) id = targets_.intern((*loaded.records.targets)[target]);
       block_targets_.push_back(id);
     }
     order_.add(metric.name, block_targets_, targets_);
@@ -310,9 +327,10 @@ class Merger {
       const std::uint64_t metric_id = writer_->metric_id(handle);
       const std::size_t width = loaded.records.metrics[block.metric].statistics.size();
       for (std::size_t i = 0; i < block.targets.size(); ++i) {
-        candidates_.push_back({std::uint64_t{loaded.target_ids[block.targets[i]]} << 16 | metric_id,
-                               static_cast<std::uint32_t>(candidates_.size()), handle,
-                               block.values.data() + i * width, loaded.unit});
+        candidates_.push_back(
+            {std::uint64_t{(*loaded.target_ids)[block.targets[i]]} << 16 | metric_id,
+             static_cast<std::uint32_t>(candidates_.size()), handle,
+             block.values.data() + i * width, loaded.unit});
       }
     }
     std::sort(candidates_.begin(), candidates_.end(), [](const Candidate& a, const Candidate& b) {
@@ -404,6 +422,7 @@ class Merger {
 
   std::map<std::int64_t, std::vector<PendingBlock>>
       pending_;  // of the current rank, by training step
+  std::vector<KnownTargets> known_targets_;
   std::uint64_t superseded_ = 0;
   // Reused from step to step.
   std::vector<std::uint32_t> block_targets_;

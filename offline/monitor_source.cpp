@@ -6,6 +6,7 @@
 #include <chrono>
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -92,6 +93,7 @@ class BlockBuilder {
   }
 
   UnitRecords finish() {
+    records_.targets = targets_;
     for (auto& [key, open] : blocks_) records_.blocks.push_back(std::move(open.block));
     return std::move(records_);
   }
@@ -140,23 +142,24 @@ class BlockBuilder {
   std::uint32_t target_of(const MonitorCsv::Row& row, const OpenBlock& open) {
     const std::int32_t call = options_.micro_steps ? 0 : row.micro_step;
     if (!options_.mapping.empty()) {
-      return records_.targets.intern(mapped_name(row.name, options_.mapping), row.vpp_stage, call);
+      return targets_->intern(mapped_name(row.name, options_.mapping), row.vpp_stage, call);
     }
     const std::size_t place = open.block.targets.size();
     if (open.expected != nullptr && place < open.expected->size()) {
       const std::uint32_t expected = (*open.expected)[place];
-      const Target& target = records_.targets[expected];
+      const Target& target = (*targets_)[expected];
       if (target.name == row.name && target.vpp_stage == row.vpp_stage && target.call == call) {
         return expected;
       }
     }
-    return records_.targets.intern(row.name, row.vpp_stage, call);
+    return targets_->intern(row.name, row.vpp_stage, call);
   }
 
   static constexpr std::size_t kMaxOpen = 16;
 
   const MonitorOptions& options_;
   UnitRecords records_;
+  std::shared_ptr<TargetTable> targets_ = std::make_shared<TargetTable>();
   std::map<std::tuple<std::int64_t, std::int32_t, std::uint32_t>, OpenBlock> blocks_;
   std::map<std::pair<std::int32_t, std::uint32_t>, const OpenBlock*> last_block_;
   std::vector<std::pair<std::int32_t, OpenBlock*>> open_;

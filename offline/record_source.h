@@ -37,7 +37,9 @@ struct ReadUnit {
 /// The records of one unit.
 struct UnitRecords {
   std::vector<Metric> metrics;
-  TargetTable targets;
+  /// Null only where there are no blocks. Units with the same targets may share a table, which
+  /// saves looking up each of its names again.
+  std::shared_ptr<const TargetTable> targets;
   /// (training step, micro-step, metric) ascending.
   std::vector<RecordBlock> blocks;
 };

@@ -80,6 +80,8 @@ class ShardSource : public RecordSource {
 
   UnitRecords read(const ReadUnit& unit, Diagnostics& diagnostics) const override {
     UnitRecords records;
+    const auto targets = std::make_shared<TargetTable>();
+    records.targets = targets;
     const ShardUnit& wanted = units_[unit.id];
     const ScannedShard& shard = shards_[wanted.shard];
     try {
@@ -88,8 +90,8 @@ class ShardSource : public RecordSource {
       std::vector<std::uint32_t> ids;  // mapping may make one target of two
       for (std::size_t i = 0; i < reader.targets().size(); ++i) {
         const Target& target = reader.targets()[static_cast<std::uint32_t>(i)];
-        ids.push_back(records.targets.intern(mapped_name(target.name, mapping_), target.vpp_stage,
-                                             target.call));
+        ids.push_back(
+            targets->intern(mapped_name(target.name, mapping_), target.vpp_stage, target.call));
       }
       LostCommits lost;
       for (const std::size_t commit : wanted.commits) {

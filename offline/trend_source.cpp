@@ -61,6 +61,8 @@ class TrendDatabaseSource : public RecordSource {
   UnitRecords read(const ReadUnit& unit, Diagnostics& diagnostics) const override {
     const TrendUnit& wanted = units_[unit.id];
     UnitRecords records;
+    const auto targets = std::make_shared<TargetTable>();
+    records.targets = targets;
     try {
       TrendReader reader(wanted.path);
       if (reader.ranks().size() <= wanted.rank || reader.steps().size() < wanted.end_step) {
@@ -70,8 +72,8 @@ class TrendDatabaseSource : public RecordSource {
       std::vector<std::uint32_t> ids;  // mapping may make one target of two
       for (std::uint32_t i = 0; i < reader.targets().size(); ++i) {
         const Target& target = reader.targets()[i];
-        ids.push_back(records.targets.intern(mapped_name(target.name, mapping_), target.vpp_stage,
-                                             target.call));
+        ids.push_back(
+            targets->intern(mapped_name(target.name, mapping_), target.vpp_stage, target.call));
       }
       records.blocks = reader.read(wanted.rank, wanted.first_step, wanted.end_step);
       for (RecordBlock& block : records.blocks) {

@@ -70,8 +70,10 @@ class FakeSource : public RecordSource {
     diagnostics.notice(unit.path, "read");
     UnitRecords result;
     result.metrics = kMetrics;
+    const auto targets = std::make_shared<TargetTable>();
+    result.targets = targets;
     // Targets that no block of this unit uses, as in a shard.
-    result.targets.intern("of another unit", 0, 0);
+    targets->intern("of another unit", 0, 0);
     for (const FakeRecord& record : units_[unit.id].records) {
       if (result.blocks.empty() || result.blocks.back().training_step != record.training_step ||
           result.blocks.back().micro_step != record.micro_step ||
@@ -79,7 +81,7 @@ class FakeSource : public RecordSource {
         result.blocks.push_back({record.training_step, record.micro_step, record.metric, {}, {}});
       }
       RecordBlock& block = result.blocks.back();
-      block.targets.push_back(result.targets.intern(record.target));
+      block.targets.push_back(targets->intern(record.target));
       block.values.insert(block.values.end(), record.values.begin(), record.values.end());
     }
     return result;
@@ -467,14 +469,16 @@ TEST(UnitPrefetcher, HandsOutInOrderAndHoldsNoMoreThanItsWindow) {
       while (ahead > seen && !most.compare_exchange_weak(seen, ahead)) {
       }
       UnitRecords records;
-      records.targets.intern(std::to_string(unit), 0, 0);
+      const auto targets = std::make_shared<TargetTable>();
+      targets->intern(std::to_string(unit), 0, 0);
+      records.targets = targets;
       return records;
     };
     UnitPrefetcher prefetcher(std::vector<std::uint64_t>(kUnits, 10), read, threads, 40);
     for (std::size_t i = 0; i < kUnits; ++i) {
       const UnitRecords records = prefetcher.next();
       ++taken;
-      ASSERT_EQ(records.targets[0].name, std::to_string(i));
+      ASSERT_EQ((*records.targets)[0].name, std::to_string(i));
     }
     // One more than the window: next() frees the place before the test counts it.
     EXPECT_LE(most, 5U);

@@ -224,7 +224,7 @@ TEST_F(MonitorSourceTest, LargeFilesAreReadInParts) {
     for (const RecordBlock& block : read.blocks) {
       records += block.targets.size();
       for (std::size_t i = 0; i < block.targets.size(); ++i) {
-        const std::string& name = read.targets[block.targets[i]].name;
+        const std::string& name = (*read.targets)[block.targets[i]].name;
         if (name == "late") {
           late += static_cast<std::size_t>(block.training_step == 3 && block.micro_step == 1);
         } else if (block.values[i] != static_cast<double>(block.training_step * kTargets +
