@@ -7,6 +7,7 @@
 
 #include "offline/dump_source.h"
 #include "offline/monitor_source.h"
+#include "offline/monitor_v2_source.h"
 #include "offline/shard_source.h"
 #include "offline/trend_source.h"
 
@@ -56,6 +57,7 @@ class Search {
       inputs_.trend_databases.insert(inputs_.trend_databases.end(), found.begin(), found.end());
     }
     if (is_monitor_tree(directory)) inputs_.monitor_trees.push_back(directory);
+    if (is_monitor_v2_tree(directory)) inputs_.monitor_v2_trees.push_back(directory);
     const bool dump_tree = is_dump_tree(directory);
     if (dump_tree) inputs_.dump_trees.push_back(directory);
     std::sort(children.begin(), children.end());

@@ -14,11 +14,13 @@ namespace trendprobe {
 struct Inputs {
   std::vector<std::filesystem::path> dump_trees;
   std::vector<std::filesystem::path> monitor_trees;
+  std::vector<std::filesystem::path> monitor_v2_trees;
   std::vector<std::filesystem::path> shards;
   std::vector<std::filesystem::path> trend_databases;
 
   bool empty() const {
-    return dump_trees.empty() && monitor_trees.empty() && shards.empty() && trend_databases.empty();
+    return dump_trees.empty() && monitor_trees.empty() && monitor_v2_trees.empty() &&
+           shards.empty() && trend_databases.empty();
   }
 };
 

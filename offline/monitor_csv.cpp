@@ -15,8 +15,8 @@
 namespace trendprobe {
 namespace {
 
-constexpr std::string_view kNotNumbers[] = {"vpp_stage", "name",  "step", "micro_step",
-                                            "id",        "shape", "dtype"};
+constexpr std::string_view kNotNumbers[] = {"vpp_stage",  "name", "module_name", "scope", "step",
+                                            "micro_step", "id",   "shape",       "dtype"};
 // Beyond, JavaScript and float64 no longer tell steps apart.
 constexpr std::int64_t kMaxStep = std::int64_t{1} << 53;
 // More micro-steps than this are damage: each one is a step on the axis.
@@ -70,6 +70,7 @@ void MonitorCsv::read_header() {
   std::vector<std::optional<std::size_t>> found(known.size());
   std::optional<std::size_t> name;
   std::optional<std::size_t> vpp_stage;
+  const char* const name_of_names = options_.is_v2 ? "module_name" : "name";
   std::string unknown;
   columns_ = fields_.size();
   for (std::size_t i = 0; i < fields_.size(); ++i) {
@@ -79,7 +80,8 @@ void MonitorCsv::read_header() {
     if (statistic != known.end()) {
       column = &found[static_cast<std::size_t>(statistic - known.begin())];
     }
-    if (field == "name") column = &name;
+    if (field == name_of_names) column = &name;
+    if (options_.is_v2 && field == "scope") column = &scope_column_;
     if (field == "vpp_stage") column = &vpp_stage;
     if (field == "step") column = &step_column_;
     if (field == "micro_step") column = &micro_step_column_;
@@ -91,7 +93,8 @@ void MonitorCsv::read_header() {
       unknown.append(unknown.empty() ? "" : ", ").append(repaired_text(field));
     }
   }
-  const char* absent = !name                                   ? "name"
+  const char* absent = !name                                   ? name_of_names
+                       : options_.is_v2 && !scope_column_      ? "scope"
                        : !vpp_stage                            ? "vpp_stage"
                        : !step_column_ && !options_.as_msprobe ? "step"
                                                                : nullptr;
@@ -101,8 +104,8 @@ void MonitorCsv::read_header() {
   }
   name_column_ = *name;
   vpp_stage_column_ = *vpp_stage;
-  last_needed_column_ = std::max(
-      {name_column_, vpp_stage_column_, step_column_.value_or(0), micro_step_column_.value_or(0)});
+  last_needed_column_ = std::max({name_column_, vpp_stage_column_, step_column_.value_or(0),
+                                  micro_step_column_.value_or(0), scope_column_.value_or(0)});
   for (std::size_t i = 0; i < known.size(); ++i) {
     if (!found[i]) continue;
     statistic_columns_.push_back(*found[i]);
@@ -196,6 +199,11 @@ MonitorCsv::RowFault MonitorCsv::read_row(Row& row) {
     row.name = repaired_name_;
     count_fault(Severity::kRepaired, "has a name that is no UTF-8",
                 "the row, with U+FFFD for each bad byte", row.name);
+  }
+  row.scope = {};
+  if (scope_column_) {
+    row.scope = fields_[*scope_column_];
+    if (!is_text(row.scope)) row.scope = repaired_scope_ = repaired_text(row.scope);
   }
   // pandas reads these words as a missing number, and str() makes "nan" of that.
   if (options_.as_msprobe && is_missing_cell(row.name)) row.name = "nan";

@@ -1,4 +1,5 @@
-// The rows of one CSV file of msProbe's TrainerMon, checked, and what is wrong with the others.
+// The rows of one CSV file of msProbe's TrainerMon or TrainerMonitorV2, checked, and what is wrong
+// with the others.
 #pragma once
 
 #include <cstdint>
@@ -31,6 +32,8 @@ struct MonitorCsvOptions {
   /// The steps in the file's name: others are worth a notice.
   std::int64_t first_step = 0;
   std::int64_t last_step = INT64_MAX;
+  /// A file of TrainerMonitorV2: names are in the column module_name, and there is a column scope.
+  bool is_v2 = false;
 };
 
 /// Belongs to one thread. Bad input is reported to Diagnostics once a kind of fault, with its first
@@ -42,6 +45,8 @@ class MonitorCsv {
     std::int32_t vpp_stage = 0;
     std::int64_t step = 0;
     std::int32_t micro_step = 0;
+    /// Empty but in files of TrainerMonitorV2. As `name`.
+    std::string_view scope;
   };
 
   /// Opens the file and reads its header. `diagnostics` is borrowed.
@@ -103,12 +108,14 @@ class MonitorCsv {
   std::optional<std::size_t> step_column_;
   std::optional<std::size_t> micro_step_column_;
   std::optional<std::size_t> dtype_column_;
+  std::optional<std::size_t> scope_column_;
   std::size_t last_needed_column_ = 0;
   std::vector<std::size_t> statistic_columns_;
   std::vector<std::string> statistics_;
 
   std::vector<std::string_view> fields_;
   std::string repaired_name_;
+  std::string repaired_scope_;
   std::size_t rows_ = 0;
   std::vector<Fault> faults_;
 };

@@ -21,6 +21,7 @@
 #include "offline/merge_report.h"
 #include "offline/merger.h"
 #include "offline/monitor_source.h"
+#include "offline/monitor_v2_source.h"
 #include "offline/number_ranges.h"
 #include "offline/progress_line.h"
 #include "offline/shard_source.h"
@@ -72,7 +73,9 @@ class MergeCommand {
       print_issues();
       spdlog::error(
           "no {} found in {}: expected *.shard files, step<N>/rank<R>/dump.json, "
-          "<time>-rank<R>-<id>/<metric>_<first>-<last>.csv, or with --format trend *.trend.db; "
+          "<time>-rank<R>-<id>/<metric>_<first>-<last>.csv, "
+          "rank_<R>/<slug>_step<first>-<last>.csv, "
+          "or with --format trend *.trend.db; "
           "nothing was written",
           arguments_.format == "auto" ? "data" : arguments_.format + " data",
           fmt::join(data_names(), ", "));
@@ -131,7 +134,10 @@ class MergeCommand {
 
   void keep_format(const std::string& format) {
     if (format != "dump") inputs_.dump_trees.clear();
-    if (format != "monitor") inputs_.monitor_trees.clear();
+    if (format != "monitor") {
+      inputs_.monitor_trees.clear();
+      inputs_.monitor_v2_trees.clear();
+    }
     if (format != "shard") inputs_.shards.clear();
     if (format != "trend") inputs_.trend_databases.clear();
   }
@@ -155,6 +161,10 @@ class MergeCommand {
       for (const fs::path& tree : inputs_.monitor_trees) {
         sources.push_back(
             make_monitor_source(tree, {arguments_.micro_steps, arguments_.as_msprobe, mapping}));
+      }
+      for (const fs::path& tree : inputs_.monitor_v2_trees) {
+        sources.push_back(
+            make_monitor_v2_source(tree, {arguments_.micro_steps, arguments_.as_msprobe, mapping}));
       }
     }
     if (!inputs_.trend_databases.empty()) {
