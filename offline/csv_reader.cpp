@@ -1,33 +1,21 @@
 #include "offline/csv_reader.h"
 
 #include <algorithm>
-#include <bit>
 #include <cstring>
 #include <utility>
+
+#include "offline/word_search.h"
 
 namespace trendprobe {
 namespace {
 
-constexpr std::uint64_t repeated(char byte) {
-  return 0x0101010101010101ULL * static_cast<unsigned char>(byte);
-}
-
-/// The high bit of each byte that is zero.
-constexpr std::uint64_t zero_bytes(std::uint64_t word) {
-  constexpr std::uint64_t kLow = repeated(0x7F);
-  return ~(((word & kLow) + kLow) | word | kLow);
-}
-
 /// The first comma or line feed; `end` if there is none.
 const char* find_field_end(const char* at, const char* end) {
-  if constexpr (std::endian::native == std::endian::little) {
-    for (; end - at >= 8; at += 8) {
-      std::uint64_t word = 0;
-      std::memcpy(&word, at, 8);
-      const std::uint64_t found =
-          zero_bytes(word ^ repeated(',')) | zero_bytes(word ^ repeated('\n'));
-      if (found != 0) return at + std::countr_zero(found) / 8;
-    }
+  for (; end - at >= 8; at += 8) {
+    const std::uint64_t word = load_word(at);
+    const std::uint64_t found =
+        zero_bytes(word ^ repeated(',')) | zero_bytes(word ^ repeated('\n'));
+    if (found != 0) return at + bytes_before(found);
   }
   while (at < end && *at != ',' && *at != '\n') ++at;
   return at;

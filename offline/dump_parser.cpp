@@ -36,6 +36,7 @@ bool is_trend_dtype(std::string_view dtype) {
 
 /// Index into kDumpStatistics, or -1.
 int statistic_of(std::string_view key) {
+  if (key.size() > 4) return -1;  // as most are
   if (key == "Norm") return 0;
   if (key == "Max") return 1;
   if (key == "Min") return 2;

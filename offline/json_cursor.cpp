@@ -37,8 +37,6 @@ void append_utf8(std::string& text, std::uint32_t code) {
   }
 }
 
-bool is_digit(char c) { return c >= '0' && c <= '9'; }
-
 /// Where a number that is none stops being one: the end of the text if it may have been cut there.
 const char* number_rest(const char* at, const char* end) {
   if (at < end && (*at == 'e' || *at == 'E')) {
@@ -54,61 +52,15 @@ void JsonCursor::fail(const std::string& what) const {
   throw JsonError(byte(), next_ >= end_ ? "the text ends in the middle" : what);
 }
 
-JsonCursor::Kind JsonCursor::kind() {
-  skip_space();
-  switch (*next_) {
-    case '{':
-      return Kind::kObject;
-    case '[':
-      return Kind::kArray;
-    case '"':
-      return Kind::kString;
-    case 't':
-      return Kind::kTrue;
-    case 'f':
-      return Kind::kFalse;
-    case 'n':
-      return Kind::kNull;
-    default:
-      if ((*next_ >= '0' && *next_ <= '9') || *next_ == '-' || *next_ == 'N' || *next_ == 'I') {
-        return Kind::kNumber;
-      }
-      fail("a value was expected");
-  }
+void JsonCursor::fail_expecting(char c) const { fail(std::string("'") + c + "' was expected"); }
+
+void JsonCursor::fail_expecting(char c, char other) const {
+  fail(std::string("'") + c + "' or '" + other + "' was expected");
 }
 
-void JsonCursor::open(char bracket) {
-  skip_space();
-  if (*next_ != bracket) fail(std::string("'") + bracket + "' was expected");
-  ++next_;
-}
-
-bool JsonCursor::closes(char bracket) {
-  skip_space();
-  if (*next_ != bracket) return false;
-  ++next_;
-  return true;
-}
-
-bool JsonCursor::goes_on(char bracket) {
-  skip_space();
-  if (*next_ == ',') {
-    ++next_;
-    return true;
-  }
-  if (*next_ != bracket) fail(std::string("',' or '") + bracket + "' was expected");
-  ++next_;
-  return false;
-}
-
-void JsonCursor::expect(char c) {
-  skip_space();
-  if (*next_ != c) fail(std::string("'") + c + "' was expected");
-  ++next_;
-}
-
-std::string_view JsonCursor::string() {
-  skip_space();
+/// A string of any form; string() has taken those without escapes that do not end near the end of
+/// the text.
+std::string_view JsonCursor::any_string() {
   if (*next_ != '"') fail("a string was expected");
   const char* start = ++next_;
   const auto rest = static_cast<std::size_t>(end_ - next_);
@@ -226,6 +178,15 @@ double JsonCursor::number() {
   return value;
 }
 
+bool JsonCursor::skip_integer() {
+  const char* at = *next_ == '-' ? next_ + 1 : next_;
+  if (!is_digit(*at) || (*at == '0' && is_digit(at[1]))) return false;
+  while (is_digit(*at)) ++at;
+  if (*at == '.' || *at == 'e' || *at == 'E' || at >= end_) return false;
+  next_ = at;
+  return true;
+}
+
 void JsonCursor::skip_nested(int depth) {
   if (depth > kMaxDepth) fail("values are nested deeper than " + std::to_string(kMaxDepth));
   switch (kind()) {
@@ -239,7 +200,7 @@ void JsonCursor::skip_nested(int depth) {
       string();
       break;
     case Kind::kNumber:
-      number();
+      if (!skip_integer()) number();
       break;
     case Kind::kTrue:
       word("true");
