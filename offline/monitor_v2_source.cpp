@@ -4,6 +4,7 @@
 #include <charconv>
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <optional>
 #include <set>
 #include <string>
@@ -126,6 +127,7 @@ class StepRows {
 
   /// Puts all blocks into the unit.
   void finish() {
+    records_.targets = targets_;
     for (auto& [key, block] : blocks_) records_.blocks.push_back(std::move(block));
   }
 
@@ -157,7 +159,7 @@ class StepRows {
       block.training_step = step_;
       block.micro_step = micro_step;
       block.metric = metric;
-      block.targets.push_back(records_.targets.intern(
+      block.targets.push_back(targets_->intern(
           mapped_name(target_of(row.name, slug, row.scope), options_.mapping), row.vpp_stage,
           options_.micro_steps ? number.call : number.micro_step + number.call));
       const auto first = values_.begin() + static_cast<std::ptrdiff_t>(i * width);
@@ -216,6 +218,7 @@ class StepRows {
 
   const MonitorOptions& options_;
   UnitRecords& records_;
+  std::shared_ptr<TargetTable> targets_ = std::make_shared<TargetTable>();
   std::int64_t step_ = 0;
   std::vector<Row> rows_;  // of step_
   std::vector<double> values_;
