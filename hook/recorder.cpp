@@ -238,11 +238,7 @@ class Recorder::Worker {
       commit_monitor();
     }
     guarded({RecordKind::kMonitor, block.training_step}, block.rows.size(), [&] {
-      auto metric = std::find(monitor_metrics_.begin(), monitor_metrics_.end(), block.metric);
-      if (metric == monitor_metrics_.end()) {
-        metric = monitor_metrics_.insert(metric, block.metric);
-      }
-      const auto index = static_cast<std::uint32_t>(metric - monitor_metrics_.begin());
+      const std::uint32_t index = intern_metric(monitor_metrics_, block.metric);
       const std::size_t width = block.metric.statistics.size();
       for (std::size_t i = 0; i < block.rows.size(); ++i) {
         const MonitorBlock::Row& row = block.rows[i];

@@ -9,6 +9,7 @@
 #include "writer/shard_reader.h"
 #include "writer/shard_schema.h"
 #include "writer/sqlite_handle.h"
+#include "writer/trend_reader.h"
 #include "writer/trend_schema.h"
 
 namespace trendprobe {
@@ -99,12 +100,7 @@ std::string describe_file(const std::filesystem::path& path) {
     throw FormatError(path, "is neither a trend database nor a shard of TrendProbe");
   }
   Database database(path, OpenOptions{});
-  if (const std::int64_t version = database.query_integer("PRAGMA user_version");
-      version > kTrendFormatVersion) {
-    throw FormatError(path, fmt::format("trend database format version {}; this TrendProbe ({}) "
-                                        "reads up to version {}: update it",
-                                        version, TRENDPROBE_VERSION, kTrendFormatVersion));
-  }
+  require_known_trend_version(database);
   return describe_trend(database);
 }
 

@@ -1,21 +1,12 @@
 #include "offline/dump_layout.h"
 
-#include <algorithm>
+#include <array>
 #include <string_view>
 #include <utility>
 
 #include "writer/value_encoding.h"
 
 namespace trendprobe {
-namespace {
-
-bool has_statistic(const DumpTensor& tensor) {
-  return std::any_of(tensor.statistics.begin(), tensor.statistics.end(),
-                     [](double value) { return !is_missing(value); });
-}
-
-}  // namespace
-
 DumpLayout::DumpLayout(const DumpStep& step, const NumberingOptions& options) {
   for (const DumpEntry& entry : step.entries) {
     names_.append(entry.name);

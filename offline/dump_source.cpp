@@ -1,7 +1,6 @@
 #include "offline/dump_source.h"
 
 #include <algorithm>
-#include <charconv>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -16,6 +15,7 @@
 #include "offline/dump_layout.h"
 #include "offline/dump_parser.h"
 #include "offline/parallel_for.h"
+#include "offline/whole_number.h"
 
 namespace trendprobe {
 namespace {
@@ -25,12 +25,7 @@ namespace fs = std::filesystem;
 /// The number in a directory's name such as step12; none for other names.
 std::optional<std::int64_t> number_after(std::string_view prefix, std::string_view name) {
   if (!name.starts_with(prefix)) return std::nullopt;
-  name.remove_prefix(prefix.size());
-  if (name.empty() || name.front() == '-') return std::nullopt;
-  std::int64_t value = 0;
-  const auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), value);
-  if (error != std::errc() || end != name.data() + name.size()) return std::nullopt;
-  return value;
+  return parse_whole_number(name.substr(prefix.size()));
 }
 
 /// One rank<R> or proc<PID> directory of one step.

@@ -5,6 +5,7 @@
 #include <string>
 #include <system_error>
 
+#include "offline/directory_listing.h"
 #include "offline/dump_source.h"
 #include "offline/monitor_source.h"
 #include "offline/monitor_v2_source.h"
@@ -50,10 +51,10 @@ class Search {
                            "nothing of it"});
       return;
     }
-    const std::vector<fs::path> shards = find_shards(directory);
+    const std::vector<fs::path> shards = files_ending_in(directory, ".shard");
     inputs_.shards.insert(inputs_.shards.end(), shards.begin(), shards.end());
     if (trend_databases_ == TrendDatabases::kFound) {
-      const std::vector<fs::path> found = find_trend_databases(directory);
+      const std::vector<fs::path> found = files_ending_in(directory, ".trend.db");
       inputs_.trend_databases.insert(inputs_.trend_databases.end(), found.begin(), found.end());
     }
     if (is_monitor_tree(directory)) inputs_.monitor_trees.push_back(directory);

@@ -3,10 +3,9 @@
 #include <algorithm>
 #include <array>
 #include <cctype>
-#include <charconv>
 #include <string>
-#include <system_error>
 
+#include "offline/whole_number.h"
 #include "writer/trend_schema.h"
 
 namespace trendprobe {
@@ -17,25 +16,15 @@ constexpr std::int64_t kDaySeconds = std::int64_t{24} * 3600;
 constexpr std::int64_t kYearSeconds = 366 * kDaySeconds;
 constexpr std::array<int, 12> kDaysBefore = {0, 31, 60, 91, 121, 152, 182, 213, 244, 274, 305, 335};
 
-std::optional<std::int64_t> parse_digits(std::string_view text) {
-  if (text.empty() || text.find_first_not_of(kDigits) != std::string_view::npos) {
-    return std::nullopt;
-  }
-  std::int64_t value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc()) return std::nullopt;
-  return value;
-}
-
 /// "Dec03_21-34-40".
 std::optional<std::int64_t> parse_time(std::string_view time) {
   constexpr std::string_view kMonths = "JanFebMarAprMayJunJulAugSepOctNovDec";
   if (time.size() != 14 || time[5] != '_' || time[8] != '-' || time[11] != '-') return std::nullopt;
   const std::size_t month = kMonths.find(time.substr(0, 3));
-  const auto day = parse_digits(time.substr(3, 2));
-  const auto hour = parse_digits(time.substr(6, 2));
-  const auto minute = parse_digits(time.substr(9, 2));
-  const auto second = parse_digits(time.substr(12, 2));
+  const auto day = parse_whole_number(time.substr(3, 2));
+  const auto hour = parse_whole_number(time.substr(6, 2));
+  const auto minute = parse_whole_number(time.substr(9, 2));
+  const auto second = parse_whole_number(time.substr(12, 2));
   if (month == std::string_view::npos || month % 3 != 0 || !day || !hour || !minute || !second ||
       *day < 1 || *day > 31 || *hour > 23 || *minute > 59 || *second > 60) {
     return std::nullopt;
@@ -92,7 +81,7 @@ std::optional<RankDirectory> parse_rank_directory(const std::filesystem::path& p
       continue;
     }
     return RankDirectory{
-        path, static_cast<std::int32_t>(*parse_digits(text.substr(digits, end - digits))),
+        path, static_cast<std::int32_t>(*parse_whole_number(text.substr(digits, end - digits))),
         parse_time(text.substr(0, at))};
   }
   return std::nullopt;
@@ -145,8 +134,8 @@ std::optional<MonitorFileName> parse_monitor_file_name(std::string_view name,
       dot < dash || (!with_any_ending && dot + 4 != rest.size())) {
     return std::nullopt;
   }
-  const auto first = parse_digits(rest.substr(0, dash));
-  const auto last = parse_digits(rest.substr(dash + 1, dot - dash - 1));
+  const auto first = parse_whole_number(rest.substr(0, dash));
+  const auto last = parse_whole_number(rest.substr(dash + 1, dot - dash - 1));
   if (!first || !last) return std::nullopt;
   return MonitorFileName{static_cast<std::size_t>(metric - metrics.begin()), *first, *last};
 }

@@ -70,7 +70,8 @@ class BlockBuilder {
   /// Adds the rows of one file that lie in the steps wanted.
   void add(MonitorCsv& csv, std::string_view metric_name, const UnitPlan& plan) {
     if (csv.statistics().empty()) return;
-    const std::uint32_t metric = metric_index(metric_name, csv.statistics());
+    const std::uint32_t metric = intern_metric(
+        records_.metrics, {RecordKind::kMonitor, std::string(metric_name), csv.statistics()});
     open_.clear();
     std::int64_t step = 0;
     MonitorCsv::Row row;
@@ -105,16 +106,6 @@ class BlockBuilder {
     /// The block of this metric before, whose targets mostly come again in the same order.
     const std::vector<std::uint32_t>* expected = nullptr;
   };
-
-  std::uint32_t metric_index(std::string_view name, const std::vector<std::string>& statistics) {
-    Metric metric{RecordKind::kMonitor, std::string(name), statistics};
-    const auto found = std::find(records_.metrics.begin(), records_.metrics.end(), metric);
-    if (found == records_.metrics.end()) {
-      records_.metrics.push_back(std::move(metric));
-      return static_cast<std::uint32_t>(records_.metrics.size()) - 1;
-    }
-    return static_cast<std::uint32_t>(found - records_.metrics.begin());
-  }
 
   /// The block of a micro-step of the current step; rows of several micro-steps alternate.
   OpenBlock& block(std::int64_t step, std::int32_t micro_step, std::uint32_t metric) {
@@ -418,16 +409,9 @@ class MonitorSource : public RecordSource {
 }  // namespace
 
 bool is_monitor_tree(const fs::path& directory) {
-  std::error_code error;
-  for (fs::directory_iterator it(directory, error), end; !error && it != end; it.increment(error)) {
-    std::error_code inner_error;
-    if (!parse_rank_directory(it->path()) || !it->is_directory(inner_error)) continue;
-    for (fs::directory_iterator file(it->path(), inner_error); !inner_error && file != end;
-         file.increment(inner_error)) {
-      if (parse_monitor_file_name(file->path().filename().string(), false)) return true;
-    }
-  }
-  return false;
+  return has_file_in_child(
+      directory, [](const fs::path& child) { return parse_rank_directory(child).has_value(); },
+      [](std::string_view name) { return parse_monitor_file_name(name, false).has_value(); });
 }
 
 std::unique_ptr<RecordSource> make_monitor_source(const fs::path& directory,

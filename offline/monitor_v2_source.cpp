@@ -1,7 +1,6 @@
 #include "offline/monitor_v2_source.h"
 
 #include <algorithm>
-#include <charconv>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -9,15 +8,16 @@
 #include <set>
 #include <string>
 #include <string_view>
-#include <system_error>
 #include <tuple>
 #include <utility>
 #include <vector>
 
 #include "offline/directory_listing.h"
+#include "offline/joined_micro_steps.h"
 #include "offline/module_row_numbering.h"
 #include "offline/monitor_csv.h"
 #include "offline/parallel_for.h"
+#include "offline/whole_number.h"
 
 namespace trendprobe {
 namespace {
@@ -28,16 +28,6 @@ constexpr std::string_view kExtension = ".csv";
 constexpr std::string_view kRecompute = "recompute";
 // CSVWriterV2 writes <slug>.csv where a step is no number.
 constexpr std::string_view kSlugs[] = {"module", "weight_grad", "optimizer", "param", "cc"};
-
-/// Digits only.
-std::optional<std::int64_t> parse_number(std::string_view text) {
-  std::int64_t number = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  if (text.empty() || error != std::errc() || end != text.data() + text.size() || number < 0) {
-    return std::nullopt;
-  }
-  return number;
-}
 
 struct FileName {
   std::string slug;
@@ -57,8 +47,8 @@ std::optional<FileName> parse_file_name(std::string_view name) {
   const std::string_view range = name.substr(steps + 5);
   const std::size_t dash = range.find('-');
   if (dash == std::string_view::npos) return std::nullopt;
-  const auto first = parse_number(range.substr(0, dash));
-  const auto last = parse_number(range.substr(dash + 1));
+  const auto first = parse_whole_number(range.substr(0, dash));
+  const auto last = parse_whole_number(range.substr(dash + 1));
   if (!first || !last || *last < *first) return std::nullopt;
   return FileName{std::string(name.substr(0, steps)), *first, *last};
 }
@@ -67,7 +57,7 @@ std::optional<FileName> parse_file_name(std::string_view name) {
 std::optional<std::int32_t> parse_rank_directory(const fs::path& path) {
   const std::string name = path.filename().string();
   if (!name.starts_with("rank_")) return std::nullopt;
-  const auto rank = parse_number(std::string_view(name).substr(5));
+  const auto rank = parse_whole_number(std::string_view(name).substr(5));
   if (!rank || *rank > INT32_MAX) return std::nullopt;
   return static_cast<std::int32_t>(*rank);
 }
@@ -108,8 +98,8 @@ std::string target_of(std::string_view name, std::string_view slug, std::string_
 /// Collects the rows of a unit, one training step of one file after another.
 class StepRows {
  public:
-  StepRows(const MonitorOptions& options, UnitRecords& records)
-      : options_(options), records_(records) {}
+  StepRows(const NameMapping& mapping, UnitRecords& records)
+      : mapping_(mapping), records_(records) {}
 
   void add(MonitorCsv& csv, const std::string& slug) {
     const std::vector<std::string> statistics = csv.statistics();
@@ -152,16 +142,16 @@ class StepRows {
     for (std::size_t i = 0; i < rows_.size(); ++i) {
       const Row& row = rows_[i];
       const ModuleRowNumber& number = numbers[i];
-      const std::uint32_t metric = metric_index(
-          number.is_recompute ? std::string(kRecompute) : metric_of(slug, row.scope), statistics);
-      const std::int32_t micro_step = options_.micro_steps ? number.micro_step : 0;
-      RecordBlock& block = blocks_[{step_, micro_step, metric}];
+      const std::uint32_t metric = intern_metric(
+          records_.metrics,
+          {RecordKind::kMonitor,
+           number.is_recompute ? std::string(kRecompute) : metric_of(slug, row.scope), statistics});
+      RecordBlock& block = blocks_[{step_, number.micro_step, metric}];
       block.training_step = step_;
-      block.micro_step = micro_step;
+      block.micro_step = number.micro_step;
       block.metric = metric;
       block.targets.push_back(targets_->intern(
-          mapped_name(target_of(row.name, slug, row.scope), options_.mapping), row.vpp_stage,
-          options_.micro_steps ? number.call : number.micro_step + number.call));
+          mapped_name(target_of(row.name, slug, row.scope), mapping_), row.vpp_stage, number.call));
       const auto first = values_.begin() + static_cast<std::ptrdiff_t>(i * width);
       block.values.insert(block.values.end(), first, first + static_cast<std::ptrdiff_t>(width));
     }
@@ -206,17 +196,7 @@ class StepRows {
     }
   }
 
-  std::uint32_t metric_index(const std::string& name, const std::vector<std::string>& statistics) {
-    const Metric metric{RecordKind::kMonitor, name, statistics};
-    const auto found = std::find(records_.metrics.begin(), records_.metrics.end(), metric);
-    if (found != records_.metrics.end()) {
-      return static_cast<std::uint32_t>(found - records_.metrics.begin());
-    }
-    records_.metrics.push_back(metric);
-    return static_cast<std::uint32_t>(records_.metrics.size()) - 1;
-  }
-
-  const MonitorOptions& options_;
+  const NameMapping& mapping_;
   UnitRecords& records_;
   std::shared_ptr<TargetTable> targets_ = std::make_shared<TargetTable>();
   std::int64_t step_ = 0;
@@ -315,7 +295,7 @@ class MonitorV2Source : public RecordSource {
 
   UnitRecords records_of(const UnitPlan& plan, Diagnostics& diagnostics) const {
     UnitRecords records;
-    StepRows rows(options_, records);
+    StepRows rows(options_.mapping, records);
     for (const MonitorV2File& file : plan.files) {
       MonitorCsvOptions options;
       options.is_v2 = true;
@@ -325,6 +305,7 @@ class MonitorV2Source : public RecordSource {
       rows.add(csv, file.name.slug);
     }
     rows.finish();
+    if (!options_.micro_steps) join_micro_steps(records, RecordKind::kMonitor);
     return records;
   }
 
@@ -336,16 +317,9 @@ class MonitorV2Source : public RecordSource {
 }  // namespace
 
 bool is_monitor_v2_tree(const fs::path& directory) {
-  std::error_code error;
-  for (fs::directory_iterator it(directory, error), end; !error && it != end; it.increment(error)) {
-    std::error_code inner_error;
-    if (!parse_rank_directory(it->path()) || !it->is_directory(inner_error)) continue;
-    for (fs::directory_iterator file(it->path(), inner_error); !inner_error && file != end;
-         file.increment(inner_error)) {
-      if (parse_file_name(file->path().filename().string())) return true;
-    }
-  }
-  return false;
+  return has_file_in_child(
+      directory, [](const fs::path& child) { return parse_rank_directory(child).has_value(); },
+      [](std::string_view name) { return parse_file_name(name).has_value(); });
 }
 
 std::unique_ptr<RecordSource> make_monitor_v2_source(const fs::path& directory,

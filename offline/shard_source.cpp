@@ -87,12 +87,7 @@ class ShardSource : public RecordSource {
     try {
       ShardReader reader(shard.path);
       records.metrics = reader.metrics();
-      std::vector<std::uint32_t> ids;  // mapping may make one target of two
-      for (std::size_t i = 0; i < reader.targets().size(); ++i) {
-        const Target& target = reader.targets()[static_cast<std::uint32_t>(i)];
-        ids.push_back(
-            targets->intern(mapped_name(target.name, mapping_), target.vpp_stage, target.call));
-      }
+      const std::vector<std::uint32_t> ids = intern_mapped(reader.targets(), mapping_, *targets);
       LostCommits lost;
       for (const std::size_t commit : wanted.commits) {
         if (commit >= reader.steps().size()) {
@@ -159,9 +154,7 @@ class ShardSource : public RecordSource {
       if (step.kind != kind_ || step.complete) continue;
       diagnostics.report({Severity::kRepaired, path.string(),
                           "training step " + std::to_string(step.training_step),
-                          step.dropped == 0 ? "is incomplete: its process ended in the middle of it"
-                                            : "is incomplete: " + std::to_string(step.dropped) +
-                                                  " records were dropped in the training process",
+                          why_incomplete(step),
                           std::to_string(step.records) + " records of this step"});
     }
     shards_.push_back(std::move(shard));
@@ -240,23 +233,6 @@ class ShardSource : public RecordSource {
 };
 
 }  // namespace
-
-std::vector<fs::path> find_shards(const fs::path& directory) {
-  std::vector<fs::path> shards;
-  std::error_code error;
-  for (fs::directory_iterator it(directory, error), end; !error && it != end; it.increment(error)) {
-    std::error_code type_error;
-    const fs::file_type type = it->status(type_error).type();
-    // A link that leads nowhere is opened, too, so that the reader says what is wrong with it.
-    if (it->path().extension() == ".shard" &&
-        (type == fs::file_type::regular || type == fs::file_type::not_found ||
-         type == fs::file_type::none)) {
-      shards.push_back(it->path());
-    }
-  }
-  std::sort(shards.begin(), shards.end());
-  return shards;
-}
 
 std::unique_ptr<RecordSource> make_shard_source(std::vector<fs::path> shards, RecordKind kind,
                                                 bool micro_steps, NameMapping mapping) {

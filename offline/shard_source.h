@@ -10,9 +10,6 @@
 
 namespace trendprobe {
 
-/// The shards directly in a directory, by name.
-std::vector<std::filesystem::path> find_shards(const std::filesystem::path& directory);
-
 /// The records of one kind in a set of shards. A unit is a range of commits of one shard. A shard
 /// whose rank was never known gets the lowest rank that no other shard has, by start time.
 /// A shard that is still being written yields what was committed until it is scanned.

@@ -2,14 +2,10 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <map>
 #include <stdexcept>
 #include <string>
-#include <string_view>
-#include <system_error>
 #include <utility>
 
-#include "offline/directory_listing.h"
 #include "offline/joined_micro_steps.h"
 #include "writer/trend_reader.h"
 
@@ -18,7 +14,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::string_view kExtension = ".trend.db";
 /// Records that a unit holds, about.
 constexpr std::uint64_t kUnitRecords = 200'000;
 
@@ -69,12 +64,7 @@ class TrendDatabaseSource : public RecordSource {
         throw std::runtime_error("was replaced while it was read");
       }
       records.metrics = reader.metrics();
-      std::vector<std::uint32_t> ids;  // mapping may make one target of two
-      for (std::uint32_t i = 0; i < reader.targets().size(); ++i) {
-        const Target& target = reader.targets()[i];
-        ids.push_back(
-            targets->intern(mapped_name(target.name, mapping_), target.vpp_stage, target.call));
-      }
+      const std::vector<std::uint32_t> ids = intern_mapped(reader.targets(), mapping_, *targets);
       records.blocks = reader.read(wanted.rank, wanted.first_step, wanted.end_step);
       for (RecordBlock& block : records.blocks) {
         for (std::uint32_t& target : block.targets) target = ids[target];
@@ -153,19 +143,6 @@ class TrendDatabaseSource : public RecordSource {
 };
 
 }  // namespace
-
-std::vector<fs::path> find_trend_databases(const fs::path& directory) {
-  std::vector<fs::path> databases;
-  std::error_code error;
-  for (fs::directory_iterator it(directory, error), end; !error && it != end; it.increment(error)) {
-    std::error_code type_error;
-    if (it->path().filename().string().ends_with(kExtension) && it->is_regular_file(type_error)) {
-      databases.push_back(it->path());
-    }
-  }
-  std::sort(databases.begin(), databases.end());
-  return databases;
-}
 
 std::unique_ptr<RecordSource> make_trend_source(std::vector<fs::path> databases, RecordKind kind,
                                                 bool micro_steps, NameMapping mapping) {

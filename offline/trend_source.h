@@ -11,9 +11,6 @@
 
 namespace trendprobe {
 
-/// The trend databases of this directory, by name.
-std::vector<std::filesystem::path> find_trend_databases(const std::filesystem::path& directory);
-
 /// Reads those of `databases` that hold `kind`. A unit is one rank and some steps of one database.
 /// Where two hold the same record, the later of `databases` wins. Values are exact where the
 /// database has tiles; msProbe's rows are cut to ±1e9 and can't tell NaN from missing, which a

@@ -185,13 +185,8 @@ class FileVerifier {
         }
       });
       if (!step.complete) {
-        result_.remarks.push_back(
-            fmt::format("training step {} of {} data is incomplete: {}", step.training_step,
-                        to_string(step.kind),
-                        step.dropped == 0 ? std::string("its process ended in the middle of it")
-                                          : fmt::format("{} records were dropped in the "
-                                                        "training process",
-                                                        step.dropped)));
+        result_.remarks.push_back(fmt::format("training step {} of {} data {}", step.training_step,
+                                              to_string(step.kind), why_incomplete(step)));
       }
     }
     if (!shard.info().closed) {

@@ -339,11 +339,6 @@ std::vector<std::int32_t> calls_within_micro_steps(const std::vector<Call>& call
   return numbers;
 }
 
-bool has_statistic(const DumpTensor& tensor) {
-  return std::any_of(tensor.statistics.begin(), tensor.statistics.end(),
-                     [](double value) { return !is_missing(value); });
-}
-
 /// The base with the replacements of --mapping, which are made on the whole name.
 std::string mapped_base(const DumpEntry& entry, const NameMapping& mapping) {
   const std::string name = mapped_name(entry.name, mapping);
@@ -362,6 +357,11 @@ const std::vector<Metric>& dump_metrics() {
     return result;
   }());
   return metrics;
+}
+
+bool has_statistic(const DumpTensor& tensor) {
+  return std::any_of(tensor.statistics.begin(), tensor.statistics.end(),
+                     [](double value) { return !is_missing(value); });
 }
 
 std::int32_t count_micro_steps(const DumpStep& step, const NumberingOptions& options) {

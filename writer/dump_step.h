@@ -37,6 +37,9 @@ struct DumpTensor {
   bool read_by_msprobe = false;
 };
 
+/// True if anything was measured; a tensor without is no record.
+bool has_statistic(const DumpTensor& tensor);
+
 /// One key of dump.json: `Module.<path>.<Class>.forward.<call>` and the like.
 struct DumpEntry {
   std::string_view name;

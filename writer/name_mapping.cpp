@@ -19,4 +19,15 @@ std::string mapped_name(std::string_view name, const NameMapping& mapping) {
   return result;
 }
 
+std::vector<std::uint32_t> intern_mapped(const TargetTable& from, const NameMapping& mapping,
+                                         TargetTable& to) {
+  std::vector<std::uint32_t> ids;
+  ids.reserve(from.size());
+  for (std::uint32_t i = 0; i < from.size(); ++i) {
+    const Target& target = from[i];
+    ids.push_back(to.intern(mapped_name(target.name, mapping), target.vpp_stage, target.call));
+  }
+  return ids;
+}
+
 }  // namespace trendprobe

@@ -1,11 +1,19 @@
 #include "writer/record.h"
 
+#include <algorithm>
 #include <functional>
 
 namespace trendprobe {
 
 std::string_view to_string(RecordKind kind) {
   return kind == RecordKind::kDump ? "dump" : "monitor";
+}
+
+std::uint32_t intern_metric(std::vector<Metric>& metrics, const Metric& metric) {
+  const auto found = std::find(metrics.begin(), metrics.end(), metric);
+  const auto index = static_cast<std::uint32_t>(found - metrics.begin());
+  if (found == metrics.end()) metrics.push_back(metric);
+  return index;
 }
 
 std::size_t TargetTable::KeyHash::operator()(const Key& key) const {

@@ -40,6 +40,9 @@ struct Metric {
   bool operator==(const Metric&) const = default;
 };
 
+/// The index of a metric in a list of distinct ones, to which it is added if it is new.
+std::uint32_t intern_metric(std::vector<Metric>& metrics, const Metric& metric);
+
 /// The records of one (training step, micro-step, metric) of one process, in the order in which
 /// they were collected.
 struct RecordBlock {

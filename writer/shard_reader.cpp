@@ -10,6 +10,12 @@
 #include "writer/statistic_list.h"
 
 namespace trendprobe {
+std::string why_incomplete(const ShardStep& step) {
+  return step.dropped == 0 ? "is incomplete: its process ended in the middle of it"
+                           : "is incomplete: " + std::to_string(step.dropped) +
+                                 " records were dropped in the training process";
+}
+
 ShardReader::ShardReader(const std::filesystem::path& path)
     : database_(path, OpenOptions{.mode = OpenMode::kReadOnly, .without_locks = true}) {
   if (database_.query_integer("PRAGMA application_id") != kShardApplicationId) {

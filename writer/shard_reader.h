@@ -46,6 +46,9 @@ struct ShardStep {
   std::int64_t block_count = 0;
 };
 
+/// Why a step that is not complete is not, for a message: "is incomplete: …".
+std::string why_incomplete(const ShardStep& step);
+
 class ShardReader {
  public:
   explicit ShardReader(const std::filesystem::path& path);

@@ -14,12 +14,14 @@
 #include "writer/value_encoding.h"
 
 namespace trendprobe {
-namespace {
-
-/// What msProbe's rows hold for an infinity: one more than what they are cut to.
-constexpr double kRowInfinity = 1e9 + 1;
-
-}  // namespace
+void require_known_trend_version(Database& database) {
+  const std::int64_t version = database.query_integer("PRAGMA user_version");
+  if (version <= kTrendFormatVersion) return;
+  throw FormatError(database.path(), "trend database format version " + std::to_string(version) +
+                                         "; this TrendProbe (" + TRENDPROBE_VERSION +
+                                         ") reads up to version " +
+                                         std::to_string(kTrendFormatVersion) + ": update it");
+}
 
 TrendReader::TrendReader(const std::filesystem::path& path) : database_(path, OpenOptions{}) {
   const std::int64_t application = database_.query_integer("PRAGMA application_id");
@@ -41,12 +43,7 @@ TrendReader::TrendReader(const std::filesystem::path& path) : database_(path, Op
 void TrendReader::fail(const std::string& what) const { throw FormatError(path(), what); }
 
 void TrendReader::read_info() {
-  if (const std::int64_t version = database_.query_integer("PRAGMA user_version");
-      version > kTrendFormatVersion) {
-    fail("trend database format version " + std::to_string(version) + "; this TrendProbe (" +
-         TRENDPROBE_VERSION + ") reads up to version " + std::to_string(kTrendFormatVersion) +
-         ": update it");
-  }
+  require_known_trend_version(database_);
   std::map<std::string, std::string> info;
   Statement select = database_.prepare("SELECT key, CAST(value AS TEXT) FROM trendprobe_info");
   while (select.step()) info.emplace(select.text(0), select.text(1));
@@ -323,7 +320,7 @@ void TrendReader::read_rows(std::size_t rank, std::size_t first_step, std::size_
       if (column < 0 || select_rows_.is_null(column)) continue;
       const double value = select_rows_.real(column);
       all[metric].values[place * width + statistic] =
-          std::fabs(value) == kRowInfinity
+          std::fabs(value) == kRowLimit + 1
               ? std::copysign(std::numeric_limits<double>::infinity(), value)
               : value;
     }

@@ -18,6 +18,9 @@
 
 namespace trendprobe {
 
+/// Throws FormatError if a trend database of TrendProbe has a newer format version than is known.
+void require_known_trend_version(Database& database);
+
 class TrendReader {
  public:
   explicit TrendReader(const std::filesystem::path& path);
@@ -41,7 +44,7 @@ class TrendReader {
   const std::vector<Metric>& metrics() const { return metrics_; }
   /// Steps that are read best together: a tile's.
   std::size_t steps_a_block() const { return tile_shape_.steps; }
-  /// How many records there are; of msProbe's databases an estimate.
+  /// How many records there are.
   std::uint64_t records() const { return records_; }
 
   /// The records of one rank and the steps [first_step, end_step), both by index, by step and

@@ -18,6 +18,8 @@ namespace trendprobe {
 inline constexpr std::int64_t kTrendApplicationId = 0x54505442;  // "TPTB"
 inline constexpr std::int64_t kTrendFormatVersion = 1;
 inline constexpr int kTrendPageSize = 16384;
+/// msProbe's rows are cut to ± this, and an infinity is ± one more.
+inline constexpr double kRowLimit = 1e9;
 
 /// `dump_data.trend.db` or `monitor_data.trend.db`: msProbe's names.
 std::string_view trend_file_name(RecordKind kind);

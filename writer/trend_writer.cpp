@@ -20,7 +20,6 @@ namespace {
 constexpr std::size_t kRowsAStatement = 64;
 // Non-finite values are kept back to be inserted in key order; this many are 40 MiB.
 constexpr std::size_t kNonFiniteBuffer = std::size_t{1} << 20;
-constexpr double kRowLimit = 1e9;
 
 // Binds what msProbe's process_tensor_value makes of a value.
 void bind_row_value(Statement& statement, int parameter, double value) {

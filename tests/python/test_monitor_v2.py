@@ -107,6 +107,29 @@ def test_without_micro_steps_what_repeats_is_a_call(
     }
 
 
+@pytest.mark.parametrize("from_database", [False, True])
+def test_without_micro_steps_no_call_replaces_another(
+    from_database: bool, tmp_path: Path, trendprobe: Callable[..., Any]
+) -> None:
+    """A module that runs twice in each of two micro-batches: four rows, four records."""
+    tree = tmp_path / "data/rank_0"
+    tree.mkdir(parents=True)
+    rows_of_step = [("", 1.0), ("a", 2.0), ("a", 3.0), ("", 4.0), ("a", 5.0), ("a", 6.0)]
+    lines = [f"-1,0,{module}.input.0,forward,{norm}\n" for module, norm in rows_of_step]
+    (tree / "module_step0-0.csv").write_text("vpp_stage,step,module_name,scope,norm\n" + "".join(lines))
+    data = tmp_path / "data"
+    if from_database:
+        trendprobe("merge", "--data", data, "--db", tmp_path / "first")
+        data = tmp_path / "first/monitor_data.trend.db"
+    trendprobe("merge", "--data", data, "--db", tmp_path, "--micro_step", "false")
+    found = {(key[2], key[4]): row["norm"] for key, row in rows(tmp_path / "monitor_data.trend.db").items()}
+    assert found == {
+        (".input.0", 0): 1.0,
+        (".input.0", 1): 4.0,
+        **{("a.input.0", call): 2.0 + call + (call > 1) for call in range(4)},
+    }
+
+
 def test_msprobes_own_command_reads_none_of_it(
     fixture_tree: Callable[[str], Path], tmp_path: Path, trendprobe: Callable[..., Any]
 ) -> None:
