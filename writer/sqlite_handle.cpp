@@ -15,6 +15,9 @@
 namespace trendprobe {
 namespace {
 
+// SQLite's unix VFS, made for single pages, takes less than 128 KiB a call.
+constexpr std::size_t kMostAtOnce = std::size_t{1} << 16;
+
 std::string describe(const std::filesystem::path& path, std::string_view doing,
                      std::string_view message, int extended_code, int system_errno) {
   std::string text = path.string();
@@ -103,7 +106,8 @@ Database::Database(const std::filesystem::path& path, const OpenOptions& options
     fail_with(handle, path_, "opening");
   }
   // Files come from other machines and other programs: nothing in a schema may run code.
-  sqlite3_db_config(handle, SQLITE_DBCONFIG_DEFENSIVE, 1, nullptr);
+  // DEFENSIVE also forbids to go without a journal; what is disposable is of our own making.
+  sqlite3_db_config(handle, SQLITE_DBCONFIG_DEFENSIVE, options.disposable ? 0 : 1, nullptr);
   sqlite3_db_config(handle, SQLITE_DBCONFIG_TRUSTED_SCHEMA, 0, nullptr);
   sqlite3_db_config(handle, SQLITE_DBCONFIG_ENABLE_TRIGGER, 0, nullptr);
   sqlite3_db_config(handle, SQLITE_DBCONFIG_ENABLE_VIEW, 0, nullptr);
@@ -113,6 +117,7 @@ Database::Database(const std::filesystem::path& path, const OpenOptions& options
     }
     execute("PRAGMA locking_mode=EXCLUSIVE");
   }
+  if (options.disposable) execute("PRAGMA journal_mode=OFF;PRAGMA synchronous=OFF");
 }
 
 void Database::fail(std::string_view doing) const { fail_with(handle_.get(), path_, doing); }
@@ -274,6 +279,51 @@ Transaction::~Transaction() {
 void Transaction::commit() {
   database_->execute("COMMIT");
   database_ = nullptr;
+}
+
+StorageFile::StorageFile(std::filesystem::path path, const std::string& vfs)
+    : path_(std::move(path)) {
+  sqlite3_vfs* const storage = sqlite3_vfs_find(vfs.empty() ? "unix-none" : vfs.c_str());
+  if (storage == nullptr) check(SQLITE_CANTOPEN, "finding the VFS " + vfs);
+  sqlite_name_ = sqlite3_create_filename(path_.c_str(), "", "", 0, nullptr);
+  if (sqlite_name_ == nullptr) throw std::bad_alloc();
+  storage_ = std::make_unique<std::byte[]>(static_cast<std::size_t>(storage->szOsFile));
+  file_ = reinterpret_cast<sqlite3_file*>(storage_.get());
+  const int code = storage->xOpen(storage, sqlite_name_, file_,
+                                  SQLITE_OPEN_READWRITE | SQLITE_OPEN_MAIN_DB, nullptr);
+  if (code == SQLITE_OK) return;
+  if (file_->pMethods != nullptr) file_->pMethods->xClose(file_);
+  sqlite3_free_filename(sqlite_name_);
+  check(code, "opening");
+}
+
+StorageFile::~StorageFile() {
+  file_->pMethods->xClose(file_);
+  sqlite3_free_filename(sqlite_name_);
+}
+
+void StorageFile::check(int code, std::string_view doing) const {
+  if (code == SQLITE_OK) return;
+  const int system_errno = errno;
+  throw SqliteError(describe(path_, doing, sqlite3_errstr(code), code, system_errno), code,
+                    system_errno);
+}
+
+void StorageFile::read(std::span<std::byte> bytes, std::uint64_t offset) {
+  check(file_->pMethods->xRead(file_, bytes.data(), static_cast<int>(bytes.size()),
+                               static_cast<sqlite3_int64>(offset)),
+        "reading");
+}
+
+void StorageFile::write(std::span<const std::byte> bytes, std::uint64_t offset) {
+  while (!bytes.empty()) {
+    const auto part = bytes.first(std::min(bytes.size(), kMostAtOnce));
+    check(file_->pMethods->xWrite(file_, part.data(), static_cast<int>(part.size()),
+                                  static_cast<sqlite3_int64>(offset)),
+          "writing");
+    bytes = bytes.subspan(part.size());
+    offset += part.size();
+  }
 }
 
 }  // namespace trendprobe

@@ -1,8 +1,8 @@
-// Every call into the SQLite library goes through the three types here: one connection, one
-// prepared statement, one transaction, each owning its handle. Errors are thrown as SqliteError
-// with the file, SQLite's extended code and errno.
+// Every call into the SQLite library goes through the four types here: one connection, one
+// prepared statement, one transaction, and one file without a connection, each owning its handle.
+// Errors are thrown as SqliteError with the file, SQLite's extended code and errno.
 //
-// A Database and its statements belong to one thread at a time.
+// A Database and its statements, or a StorageFile, belong to one thread at a time.
 #pragma once
 
 #include <cstdint>
@@ -14,6 +14,7 @@
 #include <string_view>
 
 struct sqlite3;
+struct sqlite3_file;
 struct sqlite3_stmt;
 
 namespace trendprobe {
@@ -51,6 +52,9 @@ struct OpenOptions {
   bool without_locks = false;
   /// The file is known not to change while it is open: no locks, no look at a journal.
   bool immutable = false;
+  /// The file is thrown away should anything fail: neither a journal nor a sync. A failed statement
+  /// may leave it damaged.
+  bool disposable = false;
   /// Name of a registered VFS; empty = the default, or unix-none with without_locks.
   std::string vfs;
 };
@@ -145,6 +149,29 @@ class Transaction {
 
  private:
   Database* database_;
+};
+
+/// A file that exists, opened for reading and writing through a SQLite VFS as a database's main
+/// file is, but without a connection. Not for a file that a connection has open.
+class StorageFile {
+ public:
+  /// `vfs`: name of a registered VFS; empty = unix-none.
+  StorageFile(std::filesystem::path path, const std::string& vfs);
+  StorageFile(const StorageFile&) = delete;
+  StorageFile& operator=(const StorageFile&) = delete;
+  ~StorageFile();
+
+  /// Fills `bytes`, 64 KiB at most, from the file. Throws SqliteError also if the file ends before.
+  void read(std::span<std::byte> bytes, std::uint64_t offset);
+  void write(std::span<const std::byte> bytes, std::uint64_t offset);
+
+ private:
+  void check(int code, std::string_view doing) const;
+
+  std::filesystem::path path_;
+  const char* sqlite_name_ = nullptr;
+  std::unique_ptr<std::byte[]> storage_;  // what file_ points to
+  sqlite3_file* file_ = nullptr;
 };
 
 }  // namespace trendprobe

@@ -82,16 +82,38 @@ void TileBuilder::begin(std::size_t rank, std::size_t step) {
   row_ = step % shape_.steps * nr + rank_in_block;
 }
 
-void TileBuilder::add(std::uint32_t plane, std::uint32_t column, double value) {
-  if (is_missing(value)) return;
-  value = canonical(value);
-  if (plane >= plane_width_.size()) plane_width_.resize(plane + 1, 0);
-  plane_width_[plane] = std::max(plane_width_[plane], column + 1);
+void TileBuilder::add(std::span<const std::uint32_t> planes, std::uint32_t column,
+                      const double* values) {
+  const std::size_t target_block = column / shape_.targets;
+  const std::size_t index = row_ * shape_.targets + column % shape_.targets;
+  for (std::size_t i = 0; i < planes.size(); ++i) {
+    const double value = values[i];
+    if (is_missing(value)) continue;
+    const std::uint32_t plane = planes[i];
+    Tile& tile = tile_of(plane, target_block);
+    plane_width_[plane] = std::max(plane_width_[plane], column + 1);
+    const auto narrow = static_cast<float>(value);
+    if (tile.wide.empty()) {
+      // Nearly every value is a float32 exactly.
+      if (static_cast<double>(narrow) == value) {
+        tile.narrow[index] = narrow;
+        continue;
+      }
+      if (fits_float32(value)) {
+        tile.narrow[index] = to_float32(canonical(value));
+        continue;
+      }
+      widen(tile);
+    }
+    tile.wide[index] = canonical(value);
+  }
+}
 
+TileBuilder::Tile& TileBuilder::tile_of(std::uint32_t plane, std::size_t target_block) {
   StepBlock& block = open_[step_block_];
+  if (plane >= plane_width_.size()) plane_width_.resize(plane + 1, 0);
   if (plane >= block.size()) block.resize(plane + 1);
   std::vector<std::unique_ptr<Tile>>& tiles = block[plane];
-  const std::size_t target_block = column / shape_.targets;
   if (target_block >= tiles.size()) tiles.resize(target_block + 1);
   std::unique_ptr<Tile>& tile = tiles[target_block];
   if (tile == nullptr) {
@@ -101,13 +123,7 @@ void TileBuilder::add(std::uint32_t plane, std::uint32_t column, double value) {
         to_float32(kMissing));
     memory_ += tile->narrow.size() * sizeof(float);
   }
-  if (tile->wide.empty() && !fits_float32(value)) widen(*tile);
-  const std::size_t index = row_ * shape_.targets + column % shape_.targets;
-  if (tile->wide.empty()) {
-    tile->narrow[index] = to_float32(value);
-  } else {
-    tile->wide[index] = value;
-  }
+  return *tile;
 }
 
 void TileBuilder::widen(Tile& tile) {

@@ -47,8 +47,8 @@ class TileBuilder {
 
   /// Moves to a (rank index, step index). REQUIRES: after all earlier ones, in this order.
   void begin(std::size_t rank, std::size_t step);
-  /// Adds one value at the current position. A missing value leaves no trace.
-  void add(std::uint32_t plane, std::uint32_t column, double value);
+  /// Adds one value a plane at the current position. A missing value leaves no trace.
+  void add(std::span<const std::uint32_t> planes, std::uint32_t column, const double* values);
   /// Writes what is left. `plane_targets[plane]` is how many targets the plane's metric has.
   void finish(std::span<const std::uint32_t> plane_targets);
 
@@ -77,6 +77,7 @@ class TileBuilder {
   void flush(std::size_t step_block);
   void flush_all();
   void write(Tile& tile, std::uint32_t plane, std::uint32_t target_block, std::size_t step_block);
+  Tile& tile_of(std::uint32_t plane, std::size_t target_block);
   void widen(Tile& tile);
 
   TileShape shape_;

@@ -41,11 +41,9 @@ std::string quote_identifier(std::string_view name) {
 
 namespace trend_sql {
 
-std::string prepare_for_loading() {
+std::string prepare_new_file() {
   return "PRAGMA page_size=" + std::to_string(kTrendPageSize) +
-         ";PRAGMA journal_mode=MEMORY;PRAGMA synchronous=OFF;PRAGMA cache_size=-16384"
-         ";PRAGMA application_id=" +
-         std::to_string(kTrendApplicationId) +
+         ";PRAGMA application_id=" + std::to_string(kTrendApplicationId) +
          ";PRAGMA user_version=" + std::to_string(kTrendFormatVersion) + ";";
 }
 
@@ -124,16 +122,6 @@ std::string create_trend_data(std::span<const std::string> statistics) {
 
 std::string add_statistic(std::string_view statistic) {
   return "ALTER TABLE trend_data ADD COLUMN " + quote_identifier(statistic) + " REAL DEFAULT NULL";
-}
-
-std::string insert_trend_data(std::size_t statistics, std::size_t rows) {
-  std::string row = "(?,?,?,?";
-  for (std::size_t i = 0; i < statistics; ++i) row += ",?";
-  row += ')';
-  // OR FAIL: a statement that can only fail as a whole would keep a copy of every page it changes.
-  std::string sql = "INSERT OR FAIL INTO trend_data VALUES" + row;
-  for (std::size_t i = 1; i < rows; ++i) sql += ',' + row;
-  return sql;
 }
 
 std::string create_global_stats(std::span<const std::pair<std::string, std::string>> metrics) {

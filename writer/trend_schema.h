@@ -34,18 +34,16 @@ std::string quote_identifier(std::string_view name);
 
 namespace trend_sql {
 
-/// Run before anything is written: an empty file becomes a trend database, loaded fast: no journal
-/// file, no syncs. Whoever loads it publishes the file as a whole, so a half-written one is never
-/// used.
-std::string prepare_for_loading();
+/// Run on an empty file before anything is written.
+std::string prepare_new_file();
 
 /// Every table but trend_data and global_stats, whose columns depend on the data.
 extern const char* const kTables;
 
 std::string create_trend_data(std::span<const std::string> statistics);
 std::string add_statistic(std::string_view statistic);
-/// Inserts `rows` rows of trend_data with `statistics` statistics each; parameters row after row.
-std::string insert_trend_data(std::size_t statistics, std::size_t rows);
+inline constexpr std::string_view kTrendDataRoot =
+    "SELECT rootpage FROM sqlite_schema WHERE name='trend_data'";
 
 /// `metrics`: name and comma-separated statistics. The three numbers are parameters 0 to 2, then
 /// one text a metric.

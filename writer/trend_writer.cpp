@@ -8,6 +8,7 @@
 #include <tuple>
 #include <utility>
 
+#include "writer/row_record.h"
 #include "writer/statistic_list.h"
 #include "writer/tags.h"
 #include "writer/trend_schema.h"
@@ -16,21 +17,8 @@
 namespace trendprobe {
 namespace {
 
-// Measured: 16 rows a statement reach 96 % of the rate of 64; more than 64 gain nothing.
-constexpr std::size_t kRowsAStatement = 64;
 // Non-finite values are kept back to be inserted in key order; this many are 40 MiB.
 constexpr std::size_t kNonFiniteBuffer = std::size_t{1} << 20;
-
-// Binds what msProbe's process_tensor_value makes of a value.
-void bind_row_value(Statement& statement, int parameter, double value) {
-  if (std::isnan(value)) {
-    statement.bind_null(parameter);
-  } else if (std::isinf(value)) {
-    statement.bind(parameter, std::copysign(kRowLimit + 1, value));
-  } else {
-    statement.bind(parameter, std::clamp(value, -kRowLimit, kRowLimit));
-  }
-}
 
 std::string_view nonfinite_name(double value) {
   if (std::isnan(value)) return "NaN";
@@ -43,48 +31,92 @@ std::size_t rank_among(std::span<const std::string_view> known, std::string_view
 
 }  // namespace
 
+/// A connection, its transaction, and the statements that are run often.
+struct TrendWriter::SqliteTurn {
+  SqliteTurn(const std::filesystem::path& path, OpenMode mode, const std::string& vfs)
+      : database(path, {.mode = mode, .without_locks = true, .disposable = true, .vfs = vfs}) {
+    if (mode == OpenMode::kCreateNew) database.execute(trend_sql::prepare_new_file());
+    database.execute("PRAGMA cache_size=-16384");
+    transaction.emplace(database);
+  }
+
+  void close() {
+    put_tile.reset();
+    get_tile.reset();
+    insert_nonfinite.reset();
+    database.close();
+  }
+
+  Database database;
+  std::optional<Transaction> transaction;
+  // Prepared on first use.
+  std::optional<Statement> put_tile;
+  std::optional<Statement> get_tile;
+  std::optional<Statement> insert_nonfinite;
+};
+
 class TrendWriter::SqlTileStore : public TileStore {
  public:
-  explicit SqlTileStore(Database& database)
-      : put_(database.prepare(trend_sql::kPutTile)), get_(database.prepare(trend_sql::kGetTile)) {}
+  explicit SqlTileStore(TrendWriter& writer) : writer_(writer) {}
 
   void put(std::int64_t tile_id, std::span<const std::byte> data) override {
-    put_.bind(0, tile_id).bind_blob(1, data).run();
+    SqliteTurn& turn = writer_.sqlite();
+    if (!turn.put_tile) turn.put_tile = turn.database.prepare(trend_sql::kPutTile);
+    turn.put_tile->bind(0, tile_id).bind_blob(1, data).run();
   }
 
   std::vector<std::byte> get(std::int64_t tile_id) override {
-    get_.bind(0, tile_id);
+    SqliteTurn& turn = writer_.sqlite();
+    if (!turn.get_tile) turn.get_tile = turn.database.prepare(trend_sql::kGetTile);
+    turn.get_tile->bind(0, tile_id);
     std::vector<std::byte> data;
-    if (get_.step()) {
-      const std::span<const std::byte> blob = get_.blob(0);
+    if (turn.get_tile->step()) {
+      const std::span<const std::byte> blob = turn.get_tile->blob(0);
       data.assign(blob.begin(), blob.end());
     }
-    get_.reset();
+    turn.get_tile->reset();
     return data;
   }
 
  private:
-  Statement put_;
-  Statement get_;
+  TrendWriter& writer_;
 };
 
 TrendWriter::TrendWriter(const std::filesystem::path& database, TrendOptions options)
-    : file_(std::make_unique<ReplacementFile>(database)), options_(std::move(options)) {
-  database_ = Database(
-      file_->temporary(),
-      OpenOptions{.mode = OpenMode::kCreateNew, .without_locks = true, .vfs = options_.vfs});
-  database_.execute(trend_sql::prepare_for_loading());
-  transaction_ = std::make_unique<Transaction>(database_);
-  database_.execute(trend_sql::kTables);
-  insert_nonfinite_ = database_.prepare(trend_sql::kInsertNonFinite);
+    : file_(std::make_unique<ReplacementFile>(database)),
+      options_(std::move(options)),
+      rows_(kTrendPageSize) {
+  sqlite_ = std::make_unique<SqliteTurn>(file_->temporary(), OpenMode::kCreateNew, options_.vfs);
+  sqlite_->database.execute(trend_sql::kTables);
   if (options_.write_tiles) {
-    tile_store_ = std::make_unique<SqlTileStore>(database_);
+    tile_store_ = std::make_unique<SqlTileStore>(*this);
     tiles_ = std::make_unique<TileBuilder>(options_.tile_shape, options_.ranks.size(),
                                            options_.steps.size(), *tile_store_);
   }
 }
 
 TrendWriter::~TrendWriter() = default;
+
+TrendWriter::SqliteTurn& TrendWriter::sqlite() {
+  if (sqlite_ == nullptr) {
+    if (pages_) pages_->finish();
+    pages_.reset();
+    sqlite_ = std::make_unique<SqliteTurn>(file_->temporary(), OpenMode::kReadWrite, options_.vfs);
+  }
+  return *sqlite_;
+}
+
+PageAppender& TrendWriter::pages() {
+  if (!pages_) {
+    if (sqlite_ != nullptr) {
+      sqlite_->transaction->commit();
+      sqlite_->close();
+    }
+    sqlite_.reset();
+    pages_.emplace(file_->temporary(), options_.vfs);
+  }
+  return *pages_;
+}
 
 std::size_t TrendWriter::metric_state(const std::string& name) {
   for (std::size_t i = 0; i < metrics_.size(); ++i) {
@@ -107,12 +139,9 @@ std::uint32_t TrendWriter::statistic_index(const std::string& name) {
   if (found != statistics_.end()) {
     return static_cast<std::uint32_t>(found - statistics_.begin());
   }
-  if (trend_data_exists_) {
-    flush_rows();
-    database_.execute(trend_sql::add_statistic(name));
+  if (trend_data_root_ != 0) {
+    sqlite().database.execute(trend_sql::add_statistic(name));
     column_of_.push_back(statistics_.size());
-    insert_row_.reset();
-    insert_rows_.reset();
   }
   statistics_.push_back(name);
   return static_cast<std::uint32_t>(statistics_.size()) - 1;
@@ -140,6 +169,7 @@ std::uint32_t TrendWriter::add_metric(const Metric& metric) {
   }
   layouts_.push_back(std::move(layout));
   layout_metrics_.push_back(metric);
+  if (trend_data_root_ != 0) map_columns();
   return static_cast<std::uint32_t>(layouts_.size()) - 1;
 }
 
@@ -159,13 +189,27 @@ void TrendWriter::create_trend_data() {
     column_of_[statistic] = columns.size();
     columns.push_back(statistics_[statistic]);
   }
-  database_.execute(trend_sql::create_trend_data(columns));
-  trend_data_exists_ = true;
+  Database& database = sqlite().database;
+  database.execute(trend_sql::create_trend_data(columns));
+  trend_data_root_ =
+      static_cast<std::uint32_t>(database.query_integer(std::string(trend_sql::kTrendDataRoot)));
+  map_columns();
+}
+
+void TrendWriter::map_columns() {
+  for (Layout& layout : layouts_) {
+    layout.columns.clear();
+    layout.is_row = layout.statistics.size() == statistics_.size();
+    for (const std::uint32_t statistic : layout.statistics) {
+      layout.is_row = layout.is_row && column_of_[statistic] == layout.columns.size();
+      layout.columns.push_back(column_of_[statistic]);
+    }
+  }
 }
 
 void TrendWriter::append(std::size_t rank, std::size_t step, std::span<const TrendRecord> records) {
   if (records.empty()) return;
-  if (!trend_data_exists_) create_trend_data();
+  if (trend_data_root_ == 0) create_trend_data();
   if (tiles_ != nullptr) tiles_->begin(rank, step);
   const std::int32_t rank_number = options_.ranks[rank].rank;
   const std::int64_t step_number = options_.steps[step].step;
@@ -185,10 +229,11 @@ void TrendWriter::append(std::size_t rank, std::size_t step, std::span<const Tre
       column = static_cast<std::int32_t>(metric.targets.size());
       metric.targets.push_back(record.target);
     }
+    if (tiles_ != nullptr) {
+      tiles_->add(layout.planes, static_cast<std::uint32_t>(column), record.values);
+    }
     for (std::size_t i = 0; i < layout.statistics.size(); ++i) {
       const double value = record.values[i];
-      if (tiles_ != nullptr)
-        tiles_->add(layout.planes[i], static_cast<std::uint32_t>(column), value);
       if (!std::isfinite(value) && !is_missing(value)) {
         nonfinite_.push_back(
             {step_number, rank_number, record.target, metric.id, layout.statistics[i], value});
@@ -205,37 +250,14 @@ void TrendWriter::append(std::size_t rank, std::size_t step, std::span<const Tre
 
 void TrendWriter::append_row(std::int32_t rank, std::int64_t step, const TrendRecord& record) {
   const Layout& layout = layouts_[record.metric];
-  row_keys_.push_back({rank, step, std::int64_t{record.target} + 1, layout.metric_id});
-  const std::size_t begin = row_values_.size();
-  row_values_.resize(begin + statistics_.size(), kMissing);
-  for (std::size_t i = 0; i < layout.statistics.size(); ++i) {
-    row_values_[begin + column_of_[layout.statistics[i]]] = record.values[i];
+  std::span<const double> values(record.values, layout.columns.size());
+  if (!layout.is_row) {
+    row_values_.assign(statistics_.size(), kMissing);
+    for (std::size_t i = 0; i < values.size(); ++i) row_values_[layout.columns[i]] = values[i];
+    values = row_values_;
   }
-  if (row_keys_.size() == kRowsAStatement) flush_rows();
-}
-
-void TrendWriter::flush_rows() {
-  const std::size_t width = statistics_.size();
-  const auto insert = [&](Statement& statement, std::size_t first, std::size_t count) {
-    int parameter = 0;
-    for (std::size_t row = first; row < first + count; ++row) {
-      for (const std::int64_t key : row_keys_[row]) statement.bind(parameter++, key);
-      for (std::size_t i = 0; i < width; ++i) {
-        bind_row_value(statement, parameter++, row_values_[row * width + i]);
-      }
-    }
-    statement.run();
-  };
-  if (row_keys_.size() == kRowsAStatement) {
-    if (!insert_rows_)
-      insert_rows_ = database_.prepare(trend_sql::insert_trend_data(width, kRowsAStatement));
-    insert(*insert_rows_, 0, kRowsAStatement);
-  } else {
-    if (!insert_row_) insert_row_ = database_.prepare(trend_sql::insert_trend_data(width, 1));
-    for (std::size_t row = 0; row < row_keys_.size(); ++row) insert(*insert_row_, row, 1);
-  }
-  row_keys_.clear();
-  row_values_.clear();
+  encode_row({rank, step, std::int64_t{record.target} + 1, layout.metric_id}, values, row_record_);
+  rows_.add(row_record_, pages());
 }
 
 void TrendWriter::flush_nonfinite() {
@@ -244,8 +266,13 @@ void TrendWriter::flush_nonfinite() {
     return std::tie(a.step, a.rank, a.target, a.metric_id, statistics_[a.statistic]) <
            std::tie(b.step, b.rank, b.target, b.metric_id, statistics_[b.statistic]);
   });
+  if (nonfinite_.empty()) return;
+  SqliteTurn& turn = sqlite();
+  if (!turn.insert_nonfinite) {
+    turn.insert_nonfinite = turn.database.prepare(trend_sql::kInsertNonFinite);
+  }
   for (const NonFinite& found : nonfinite_) {
-    insert_nonfinite_.bind(0, found.step)
+    turn.insert_nonfinite->bind(0, found.step)
         .bind(1, found.rank)
         .bind(2, std::int64_t{found.target} + 1)
         .bind(3, std::int64_t{found.metric_id})
@@ -257,8 +284,8 @@ void TrendWriter::flush_nonfinite() {
 }
 
 void TrendWriter::finish(const TargetTable& targets, const TrendSummary& summary) {
-  if (!trend_data_exists_) create_trend_data();
-  flush_rows();
+  if (trend_data_root_ == 0) create_trend_data();
+  if (options_.write_rows) rows_.finish(trend_data_root_, pages());
   flush_nonfinite();
   if (tiles_ != nullptr) {
     std::vector<std::uint32_t> plane_targets(next_plane_, 0);
@@ -276,15 +303,15 @@ void TrendWriter::finish(const TargetTable& targets, const TrendSummary& summary
   write_global_stats(summary);
   write_provenance(summary);
   analyze();
-  transaction_->commit();
+  sqlite().transaction->commit();
 }
 
 void TrendWriter::write_axes() {
-  Statement step = database_.prepare(trend_sql::kInsertStep);
+  Statement step = sqlite().database.prepare(trend_sql::kInsertStep);
   for (const TrendStep& entry : options_.steps) {
     step.bind(0, entry.step).bind(1, entry.training_step).bind(2, entry.micro_step).run();
   }
-  Statement rank = database_.prepare(trend_sql::kInsertRank);
+  Statement rank = sqlite().database.prepare(trend_sql::kInsertRank);
   for (const TrendRank& entry : options_.ranks) {
     rank.bind(0, entry.rank)
         .bind(1, std::string_view(entry.host))
@@ -294,7 +321,7 @@ void TrendWriter::write_axes() {
 }
 
 void TrendWriter::write_targets(const TargetTable& targets, const TrendSummary& summary) {
-  Statement insert = database_.prepare(trend_sql::kInsertTarget);
+  Statement insert = sqlite().database.prepare(trend_sql::kInsertTarget);
   for (std::uint32_t i = 0; i < targets.size(); ++i) {
     const Target& target = targets[i];
     insert.bind(0, std::int64_t{i} + 1)
@@ -307,7 +334,7 @@ void TrendWriter::write_targets(const TargetTable& targets, const TrendSummary& 
   for (std::size_t i = 0; i < summary.network_order.size(); ++i) {
     position[summary.network_order[i]] = static_cast<std::int64_t>(i);
   }
-  Statement order = database_.prepare(trend_sql::kInsertTargetOrder);
+  Statement order = sqlite().database.prepare(trend_sql::kInsertTargetOrder);
   for (std::size_t i = 0; i < position.size(); ++i) {
     order.bind(0, static_cast<std::int64_t>(i) + 1).bind(1, position[i]).run();
   }
@@ -334,9 +361,9 @@ void TrendWriter::write_metrics() {
             [](const MetricState& a, const MetricState& b) { return a.id < b.id; });
   layouts_.clear();  // they index metrics_
 
-  Statement insert = database_.prepare(trend_sql::kInsertMetric);
-  Statement column = database_.prepare(trend_sql::kInsertMetricTarget);
-  Statement plane = database_.prepare(trend_sql::kInsertPlane);
+  Statement insert = sqlite().database.prepare(trend_sql::kInsertMetric);
+  Statement column = sqlite().database.prepare(trend_sql::kInsertMetricTarget);
+  Statement plane = sqlite().database.prepare(trend_sql::kInsertPlane);
   for (const MetricState& metric : metrics_) {
     insert.bind(0, std::int64_t{metric.id}).bind(1, std::string_view(metric.name)).run();
     for (std::size_t i = 0; i < metric.targets.size(); ++i) {
@@ -356,8 +383,8 @@ void TrendWriter::write_metrics() {
 }
 
 void TrendWriter::write_tags(const TargetTable& targets) {
-  Statement insert_tag = database_.prepare(trend_sql::kInsertTag);
-  Statement insert_mapping = database_.prepare(trend_sql::kInsertTagTarget);
+  Statement insert_tag = sqlite().database.prepare(trend_sql::kInsertTag);
+  Statement insert_mapping = sqlite().database.prepare(trend_sql::kInsertTagTarget);
   std::int64_t next_tag = 1;
   for (const MetricState& metric : metrics_) {
     std::map<Tag, std::int64_t> tag_ids;
@@ -392,8 +419,8 @@ void TrendWriter::write_global_stats(const TrendSummary& summary) {
     }
     metrics.emplace_back(metric.name, join_statistics(statistics));
   }
-  database_.execute(trend_sql::create_global_stats(metrics));
-  Statement insert = database_.prepare(trend_sql::insert_global_stats(metrics.size()));
+  sqlite().database.execute(trend_sql::create_global_stats(metrics));
+  Statement insert = sqlite().database.prepare(trend_sql::insert_global_stats(metrics.size()));
   insert.bind(0, summary.max_rank).bind(1, summary.min_step).bind(2, summary.max_step);
   for (std::size_t i = 0; i < metrics.size(); ++i) {
     insert.bind(static_cast<int>(i) + 3, std::string_view(metrics[i].second));
@@ -402,7 +429,7 @@ void TrendWriter::write_global_stats(const TrendSummary& summary) {
 }
 
 void TrendWriter::write_provenance(const TrendSummary& summary) {
-  Statement info = database_.prepare(trend_sql::kInsertInfo);
+  Statement info = sqlite().database.prepare(trend_sql::kInsertInfo);
   const auto number = [&](std::string_view key, std::int64_t value) {
     info.bind(0, key).bind(1, value).run();
   };
@@ -420,7 +447,7 @@ void TrendWriter::write_provenance(const TrendSummary& summary) {
   number("tile_ranks", options_.tile_shape.ranks);
   number("tile_steps", options_.tile_shape.steps);
 
-  Statement insert_source = database_.prepare(trend_sql::kInsertSource);
+  Statement insert_source = sqlite().database.prepare(trend_sql::kInsertSource);
   std::int64_t id = 0;
   for (const TrendSource& source : summary.sources) {
     insert_source.bind(0, ++id)
@@ -433,7 +460,7 @@ void TrendWriter::write_provenance(const TrendSummary& summary) {
         .bind(7, static_cast<std::int64_t>(source.superseded))
         .run();
   }
-  Statement insert_issue = database_.prepare(trend_sql::kInsertIssue);
+  Statement insert_issue = sqlite().database.prepare(trend_sql::kInsertIssue);
   id = 0;
   for (const TrendIssue& issue : summary.issues) {
     insert_issue.bind(0, ++id)
@@ -447,21 +474,22 @@ void TrendWriter::write_provenance(const TrendSummary& summary) {
 }
 
 void TrendWriter::analyze() {
-  database_.execute(trend_sql::kAnalyze);
+  sqlite().database.execute(trend_sql::kAnalyze);
   if (!options_.write_rows || records_ == 0) return;
   std::string statistics = std::to_string(records_);
   for (const std::uint64_t distinct :
        {distinct_ranks_, distinct_steps_, distinct_targets_, records_}) {
     statistics += ' ' + std::to_string((records_ + distinct - 1) / distinct);
   }
-  database_.prepare(trend_sql::kInsertTrendDataStatistics)
+  sqlite()
+      .database.prepare(trend_sql::kInsertTrendDataStatistics)
       .bind(0, std::string_view(statistics))
       .run();
 }
 
 std::vector<TrendNonFinite> TrendWriter::first_nonfinite(std::size_t limit) {
   std::vector<TrendNonFinite> found;
-  Statement select = database_.prepare(trend_sql::kFirstNonFinite);
+  Statement select = sqlite().database.prepare(trend_sql::kFirstNonFinite);
   select.bind(0, static_cast<std::int64_t>(limit));
   while (select.step()) {
     TrendNonFinite& row = found.emplace_back();
@@ -476,13 +504,8 @@ std::vector<TrendNonFinite> TrendWriter::first_nonfinite(std::size_t limit) {
 }
 
 std::unique_ptr<ReplacementFile> TrendWriter::close() {
-  insert_row_.reset();
-  insert_rows_.reset();
-  insert_nonfinite_ = {};
-  tiles_.reset();
-  tile_store_.reset();
-  transaction_.reset();
-  database_.close();
+  sqlite_->close();
+  sqlite_.reset();
   return std::move(file_);
 }
 

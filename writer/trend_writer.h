@@ -1,8 +1,9 @@
 // Writes one trend database: docs/format.md, "Trend database".
 //
-// The file is made beside its final name; close() hands it out for whoever moves it there. Belongs
-// to one thread. Every method throws SqliteError when the storage fails, after which only the
-// destructor may be called.
+// SQLite writes every table but trend_data, whose pages we write ourselves; the two take turns at
+// the file. The file is made beside its final name; close() hands it out for whoever moves it
+// there. Belongs to one thread. Every method throws SqliteError when the storage fails, after which
+// only the destructor may be called.
 #pragma once
 
 #include <array>
@@ -16,6 +17,8 @@
 #include <utility>
 #include <vector>
 
+#include "writer/btree_builder.h"
+#include "writer/page_appender.h"
 #include "writer/record.h"
 #include "writer/replacement_file.h"
 #include "writer/sqlite_handle.h"
@@ -158,6 +161,8 @@ class TrendWriter {
     std::size_t metric = 0;                 // index into metrics_
     std::vector<std::uint32_t> statistics;  // index into statistics_ of each value
     std::vector<std::uint32_t> planes;      // plane id of each value
+    std::vector<std::size_t> columns;       // place of each value among trend_data's statistics
+    bool is_row = false;                    // the values are those of a row, in order
   };
   struct NonFinite {
     std::int64_t step;
@@ -168,12 +173,18 @@ class TrendWriter {
     double value;
   };
   class SqlTileStore;
+  struct SqliteTurn;
+
+  /// SQLite's turn at the file, which ends the appender's.
+  SqliteTurn& sqlite();
+  /// The appender's turn, which ends SQLite's.
+  PageAppender& pages();
 
   std::size_t metric_state(const std::string& name);
   std::uint32_t statistic_index(const std::string& name);
   void create_trend_data();
+  void map_columns();
   void append_row(std::int32_t rank, std::int64_t step, const TrendRecord& record);
-  void flush_rows();
   void flush_nonfinite();
   void write_axes();
   void write_targets(const TargetTable& targets, const TrendSummary& summary);
@@ -186,24 +197,22 @@ class TrendWriter {
 
   std::unique_ptr<ReplacementFile> file_;
   TrendOptions options_;
-  Database database_;
-  std::unique_ptr<Transaction> transaction_;
+  // One of the two at most.
+  std::unique_ptr<SqliteTurn> sqlite_;
+  std::optional<PageAppender> pages_;
 
   std::vector<std::string> statistics_;  // of all metrics, in the order they came
   std::vector<std::size_t>
       column_of_;  // place of each among trend_data's statistics, once that exists
-  bool trend_data_exists_ = false;
+  std::uint32_t trend_data_root_ = 0;  // its page; 0 = the table does not exist yet
   std::vector<MetricState> metrics_;
   std::vector<Layout> layouts_;
   std::vector<Metric> layout_metrics_;  // what each layout was made for
   std::uint32_t next_plane_ = 1;
 
-  // Made for the number of statistics there are; anew when there is one more.
-  std::optional<Statement> insert_row_;
-  std::optional<Statement> insert_rows_;
-  Statement insert_nonfinite_;
-  std::vector<std::array<std::int64_t, 4>> row_keys_;
+  BTreeBuilder rows_;
   std::vector<double> row_values_;
+  std::vector<std::byte> row_record_;
 
   std::unique_ptr<SqlTileStore> tile_store_;
   std::unique_ptr<TileBuilder> tiles_;

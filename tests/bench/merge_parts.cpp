@@ -81,6 +81,16 @@ constexpr std::size_t kChunk = std::size_t{1} << 16;
 constexpr std::size_t kRowsAStatement = 64;
 constexpr std::size_t kKeyColumns = 4;
 
+std::string insert_rows(std::size_t columns, std::size_t rows) {
+  std::string row = "(?";
+  for (std::size_t i = 1; i < columns; ++i) row += ",?";
+  row += ')';
+  // OR FAIL: a statement that can only fail as a whole would keep a copy of every page it changes.
+  std::string sql = "INSERT OR FAIL INTO trend_data VALUES" + row;
+  for (std::size_t i = 1; i < rows; ++i) sql += ',' + row;
+  return sql;
+}
+
 void copy_rows(Database& from, Database& to, Stopwatch& watch) {
   Statement select = from.prepare("SELECT * FROM trend_data ORDER BY rank, step, target_id");
   const auto columns = static_cast<std::size_t>(select.column_count());
@@ -89,8 +99,8 @@ void copy_rows(Database& from, Database& to, Stopwatch& watch) {
     statistics.push_back(select.column_name(static_cast<int>(i)));
   }
   to.execute(trend_sql::create_trend_data(statistics));
-  Statement many = to.prepare(trend_sql::insert_trend_data(statistics.size(), kRowsAStatement));
-  Statement one = to.prepare(trend_sql::insert_trend_data(statistics.size(), 1));
+  Statement many = to.prepare(insert_rows(columns, kRowsAStatement));
+  Statement one = to.prepare(insert_rows(columns, 1));
   std::vector<std::int64_t> keys;
   std::vector<double> values;
   const auto bind = [&](Statement& statement, std::size_t first, std::size_t count) {
@@ -145,8 +155,9 @@ void copy_tiles(Database& from, Database& to, Stopwatch& watch) {
 double write_again(const fs::path& source, const fs::path& target) {
   Database from(source, {});
   fs::remove(target);
-  Database to(target, {.mode = OpenMode::kCreateNew, .without_locks = true});
-  to.execute(trend_sql::prepare_for_loading());
+  Database to(target, {.mode = OpenMode::kCreateNew, .without_locks = true, .disposable = true});
+  to.execute(trend_sql::prepare_new_file());
+  to.execute("PRAGMA cache_size=-16384");
   to.execute(trend_sql::kTables);
   Stopwatch watch;
   {

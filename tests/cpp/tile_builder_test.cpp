@@ -14,6 +14,10 @@
 namespace trendprobe {
 namespace {
 
+void add(TileBuilder& builder, std::uint32_t plane, std::uint32_t column, double value) {
+  builder.add({&plane, 1}, column, &value);
+}
+
 class MapStore : public TileStore {
  public:
   void put(std::int64_t tile_id, std::span<const std::byte> data) override {
@@ -75,7 +79,7 @@ void fill_and_compare(const TileShape& shape, std::size_t ranks, std::size_t ste
           if (dice > 0.98) value = std::numeric_limits<double>::infinity();
           if (dice > 0.99) value = -std::numeric_limits<double>::infinity();
           if (plane == 2 && dice > 0.45 && dice < 0.46) value = 1e39;
-          builder.add(plane, column, value);
+          add(builder, plane, column, value);
           cell(plane, column, rank, step) = value;
         }
       }
@@ -113,7 +117,7 @@ TEST(TileBuilder, TheExampleOfTheDocument) {
     for (std::size_t step = 0; step < 4; ++step) {
       builder.begin(rank, step);
       for (std::uint32_t column = 0; column < 3; ++column) {
-        builder.add(5, column, static_cast<double>(100 * rank + 10 * step + column));
+        add(builder, 5, column, static_cast<double>(100 * rank + 10 * step + column));
       }
     }
   }
@@ -129,9 +133,9 @@ TEST(TileBuilder, ATileOfMissingValuesIsLeftOut) {
   MapStore store;
   TileBuilder builder({4, 1, 2}, 1, 4, store);
   builder.begin(0, 0);
-  builder.add(1, 0, kMissing);
+  add(builder, 1, 0, kMissing);
   builder.begin(0, 2);
-  builder.add(1, 9, 1.0);
+  add(builder, 1, 9, 1.0);
   builder.finish(std::vector<std::uint32_t>(2, 10));
   EXPECT_EQ(store.tiles.size(), 1U);
 }
@@ -151,7 +155,7 @@ TEST(TileBuilder, HoldsNoMoreThanItsShapeWasChosenFor) {
   for (std::size_t rank = 0; rank < kRanks; ++rank) {
     for (std::size_t step = 0; step < kSteps; ++step) {
       builder.begin(rank, step);
-      for (std::uint32_t column = 0; column < kTargets; ++column) builder.add(1, column, 1.0);
+      for (std::uint32_t column = 0; column < kTargets; ++column) add(builder, 1, column, 1.0);
       most = std::max(most, builder.memory());
     }
   }
