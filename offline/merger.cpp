@@ -1,6 +1,7 @@
 #include "offline/merger.h"
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <limits>
 #include <map>
@@ -9,6 +10,7 @@
 #include <span>
 #include <string_view>
 #include <tuple>
+#include <unordered_map>
 #include <utility>
 
 #include "offline/network_order.h"
@@ -25,6 +27,10 @@ constexpr std::uint64_t kPrefetchBytes = std::uint64_t{64} << 20;
 // each.
 constexpr std::int32_t kMaxMicroSteps = 1 << 20;
 constexpr std::size_t kFirstFindings = 20;
+// Of the lists that are kept to be recognised, where the steps differ from each other: 16 MiB.
+constexpr std::size_t kMaxKnownListTargets = std::size_t{1} << 22;
+// As many kinds of steps are told apart at once; micro-steps make the steps of a rank different.
+constexpr std::size_t kPlans = 16;
 
 /// A unit of any source.
 struct PlannedUnit {
@@ -181,9 +187,27 @@ class Merger {
     std::weak_ptr<const TargetTable> table;
     std::shared_ptr<std::vector<std::uint32_t>> ids;
   };
+  /// The ids of a block's targets, in flush order; one list for all blocks that are alike.
+  struct TargetList {
+    std::uint32_t metric = 0;  // handle
+    std::vector<std::uint32_t> targets;
+  };
   struct PendingBlock {
     std::shared_ptr<LoadedUnit> loaded;
     const RecordBlock* block;
+    std::shared_ptr<const TargetList> list;
+  };
+  /// The order of the records of a step, for every step whose blocks have the same lists.
+  struct StepPlan {
+    struct Place {
+      std::uint32_t target;
+      std::uint32_t metric;
+      std::uint32_t block;
+      std::uint32_t record;
+    };
+    std::vector<std::shared_ptr<const TargetList>> lists;
+    bool has_rivals = false;  // several records of one key; then there are no places
+    std::vector<Place> places;
   };
   struct Candidate {
     std::uint64_t key;  // target << 16 | metric id
@@ -266,8 +290,7 @@ class Merger {
                              "the records of its other steps"});
         continue;
       }
-      resolve(*loaded, block);
-      pending_[block.training_step].push_back({loaded, &block});
+      pending_[block.training_step].push_back({loaded, &block, resolve(*loaded, block)});
     }
   }
 
@@ -284,7 +307,7 @@ class Merger {
   }
 
   /// Gives the block's metric and targets their ids, in the order in which they come.
-  void resolve(LoadedUnit& loaded, const RecordBlock& block) {
+  std::shared_ptr<const TargetList> resolve(LoadedUnit& loaded, const RecordBlock& block) {
     const Metric& metric = loaded.records.metrics[block.metric];
     std::uint32_t& handle = loaded.metric_handles[block.metric];
     if (handle == kUnknown) handle = writer_->add_metric(metric);
@@ -294,7 +317,29 @@ class Merger {
       if (id == kUnknown) id = targets_.intern((*loaded.records.targets)[target]);
       block_targets_.push_back(id);
     }
+    return list_of(metric, handle);
+  }
+
+  /// The list of block_targets_.
+  std::shared_ptr<const TargetList> list_of(const Metric& metric, std::uint32_t handle) {
+    std::uint64_t hash = handle;
+    for (const std::uint32_t target : block_targets_) {
+      hash = (hash ^ target) * 0x9E3779B97F4A7C15ULL;
+      hash ^= hash >> 32;
+    }
+    const auto [first, last] = known_lists_.equal_range(hash);
+    const auto found = std::find_if(first, last, [&](const auto& known) {
+      return known.second->metric == handle && known.second->targets == block_targets_;
+    });
+    if (found != last) return found->second;
     order_.add(metric.name, block_targets_, targets_);
+    if (known_list_targets_ > kMaxKnownListTargets) {
+      known_lists_.clear();
+      known_list_targets_ = 0;
+    }
+    known_list_targets_ += block_targets_.size();
+    auto list = std::make_shared<const TargetList>(TargetList{handle, block_targets_});
+    return known_lists_.emplace(hash, std::move(list))->second;
   }
 
   void write_steps_below(std::optional<std::int64_t> limit, std::int32_t rank) {
@@ -319,24 +364,71 @@ class Merger {
 
   void write_step(std::int32_t rank, std::size_t step,
                   const std::vector<const PendingBlock*>& blocks) {
+    records_.clear();
+    const StepPlan& plan = plan_of(blocks);
+    if (plan.has_rivals) {
+      choose_among_rivals(blocks);
+    } else {
+      for (const StepPlan::Place& place : plan.places) {
+        const RecordBlock& block = *blocks[place.block]->block;
+        const std::size_t width = block.values.size() / block.targets.size();
+        records_.push_back(
+            {place.target, place.metric, block.values.data() + place.record * width});
+      }
+      for (const PendingBlock* pending : blocks) {
+        sources_[units_[pending->loaded->unit].source_row].records +=
+            pending->block->targets.size();
+      }
+    }
+    writer_->append(rank_index_.at(rank), step, records_);
+  }
+
+  const StepPlan& plan_of(const std::vector<const PendingBlock*>& blocks) {
+    const auto same_list = [](const std::shared_ptr<const TargetList>& list,
+                              const PendingBlock* pending) { return list == pending->list; };
+    for (const StepPlan& plan : plans_) {
+      if (std::equal(plan.lists.begin(), plan.lists.end(), blocks.begin(), blocks.end(),
+                     same_list)) {
+        return plan;
+      }
+    }
+    StepPlan& plan = plans_[next_plan_++ % plans_.size()];
+    plan = {};
+    for (std::uint32_t b = 0; b < blocks.size(); ++b) {
+      const TargetList& list = *plan.lists.emplace_back(blocks[b]->list);
+      for (std::uint32_t i = 0; i < list.targets.size(); ++i) {
+        plan.places.push_back({list.targets[i], list.metric, b, i});
+      }
+    }
+    const auto key = [this](const StepPlan::Place& place) {
+      return std::pair(place.target, writer_->metric_id(place.metric));
+    };
+    std::sort(plan.places.begin(), plan.places.end(),
+              [&](const auto& a, const auto& b) { return key(a) < key(b); });
+    const auto rivals =
+        std::adjacent_find(plan.places.begin(), plan.places.end(),
+                           [&](const auto& a, const auto& b) { return key(a) == key(b); });
+    plan.has_rivals = rivals != plan.places.end();
+    if (plan.has_rivals) plan.places = {};
+    return plan;
+  }
+
+  /// The records of a step in which some have the same key.
+  void choose_among_rivals(const std::vector<const PendingBlock*>& blocks) {
     candidates_.clear();
     for (const PendingBlock* pending : blocks) {
-      const LoadedUnit& loaded = *pending->loaded;
-      const RecordBlock& block = *pending->block;
-      const std::uint32_t handle = loaded.metric_handles[block.metric];
-      const std::uint64_t metric_id = writer_->metric_id(handle);
-      const std::size_t width = loaded.records.metrics[block.metric].statistics.size();
-      for (std::size_t i = 0; i < block.targets.size(); ++i) {
-        candidates_.push_back(
-            {std::uint64_t{(*loaded.target_ids)[block.targets[i]]} << 16 | metric_id,
-             static_cast<std::uint32_t>(candidates_.size()), handle,
-             block.values.data() + i * width, loaded.unit});
+      const TargetList& list = *pending->list;
+      const std::uint64_t metric_id = writer_->metric_id(list.metric);
+      const std::size_t width = pending->block->values.size() / list.targets.size();
+      for (std::size_t i = 0; i < list.targets.size(); ++i) {
+        candidates_.push_back({std::uint64_t{list.targets[i]} << 16 | metric_id,
+                               static_cast<std::uint32_t>(candidates_.size()), list.metric,
+                               pending->block->values.data() + i * width, pending->loaded->unit});
       }
     }
     std::sort(candidates_.begin(), candidates_.end(), [](const Candidate& a, const Candidate& b) {
       return a.key != b.key ? a.key < b.key : a.sequence < b.sequence;
     });
-    records_.clear();
     for (std::size_t i = 0; i < candidates_.size();) {
       std::size_t end = i + 1;
       while (end < candidates_.size() && candidates_[end].key == candidates_[i].key) ++end;
@@ -350,7 +442,6 @@ class Merger {
       records_.push_back({static_cast<std::uint32_t>(kept.key >> 16), kept.metric, kept.values});
       i = end;
     }
-    writer_->append(rank_index_.at(rank), step, records_);
   }
 
   /// Of candidates with one key, in ascending order of precedence and, within a unit, of arrival.
@@ -423,6 +514,11 @@ class Merger {
   std::map<std::int64_t, std::vector<PendingBlock>>
       pending_;  // of the current rank, by training step
   std::vector<KnownTargets> known_targets_;
+  std::unordered_multimap<std::uint64_t, std::shared_ptr<const TargetList>>
+      known_lists_;  // by hash
+  std::size_t known_list_targets_ = 0;
+  std::array<StepPlan, kPlans> plans_;
+  std::size_t next_plan_ = 0;
   std::uint64_t superseded_ = 0;
   // Reused from step to step.
   std::vector<std::uint32_t> block_targets_;

@@ -73,6 +73,7 @@ void TileBuilder::begin(std::size_t rank, std::size_t step) {
     flush_all();
     rank_block_ = rank_block;
   }
+  if (step / shape_.steps != step_block_) recent_.clear();
   step_block_ = step / shape_.steps;
   const std::uint32_t nr = ranks_in_block(rank_block);
   const std::size_t rank_in_block = rank % shape_.ranks;
@@ -80,6 +81,14 @@ void TileBuilder::begin(std::size_t rank, std::size_t step) {
     for (; first_open_ < step_block_; ++first_open_) flush(first_open_);
   }
   row_ = step % shape_.steps * nr + rank_in_block;
+}
+
+inline TileBuilder::Tile& TileBuilder::tile_of(std::uint32_t plane, std::size_t target_block) {
+  if (plane < recent_.size()) {
+    const Recent& recent = recent_[plane];
+    if (recent.tile != nullptr && recent.target_block == target_block) return *recent.tile;
+  }
+  return find_tile(plane, target_block);
 }
 
 void TileBuilder::add(std::span<const std::uint32_t> planes, std::uint32_t column,
@@ -109,9 +118,10 @@ void TileBuilder::add(std::span<const std::uint32_t> planes, std::uint32_t colum
   }
 }
 
-TileBuilder::Tile& TileBuilder::tile_of(std::uint32_t plane, std::size_t target_block) {
+TileBuilder::Tile& TileBuilder::find_tile(std::uint32_t plane, std::size_t target_block) {
   StepBlock& block = open_[step_block_];
   if (plane >= plane_width_.size()) plane_width_.resize(plane + 1, 0);
+  if (plane >= recent_.size()) recent_.resize(plane + 1);
   if (plane >= block.size()) block.resize(plane + 1);
   std::vector<std::unique_ptr<Tile>>& tiles = block[plane];
   if (target_block >= tiles.size()) tiles.resize(target_block + 1);
@@ -123,6 +133,7 @@ TileBuilder::Tile& TileBuilder::tile_of(std::uint32_t plane, std::size_t target_
         to_float32(kMissing));
     memory_ += tile->narrow.size() * sizeof(float);
   }
+  recent_[plane] = {target_block, tile.get()};
   return *tile;
 }
 
@@ -135,6 +146,7 @@ void TileBuilder::widen(Tile& tile) {
 
 void TileBuilder::flush(std::size_t step_block) {
   StepBlock block = std::exchange(open_[step_block], {});
+  recent_.clear();
   for (std::uint32_t plane = 0; plane < block.size(); ++plane) {
     for (std::uint32_t target_block = 0; target_block < block[plane].size(); ++target_block) {
       std::unique_ptr<Tile> tile = std::move(block[plane][target_block]);

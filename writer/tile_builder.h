@@ -69,6 +69,12 @@ class TileBuilder {
     std::uint32_t width;
   };
 
+  /// The tile that a plane used last.
+  struct Recent {
+    std::size_t target_block = 0;
+    Tile* tile = nullptr;
+  };
+
   /// [plane][target block] of one step block.
   using StepBlock = std::vector<std::vector<std::unique_ptr<Tile>>>;
 
@@ -78,6 +84,7 @@ class TileBuilder {
   void flush_all();
   void write(Tile& tile, std::uint32_t plane, std::uint32_t target_block, std::size_t step_block);
   Tile& tile_of(std::uint32_t plane, std::size_t target_block);
+  Tile& find_tile(std::uint32_t plane, std::size_t target_block);
   void widen(Tile& tile);
 
   TileShape shape_;
@@ -93,6 +100,7 @@ class TileBuilder {
   std::size_t first_open_ = 0;              // step blocks below are written
   std::size_t row_ = 0;                     // (step within block) * nr + rank within block
   std::vector<std::uint32_t> plane_width_;  // columns seen so far, by plane
+  std::vector<Recent> recent_;              // by plane, of the current step block
   std::vector<Partial> partial_;            // written while narrower than shape_.targets
   std::vector<std::byte> encoded_;
   std::size_t memory_ = 0;
