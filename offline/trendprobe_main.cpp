@@ -2,15 +2,18 @@
 #include <spdlog/fmt/fmt.h>
 #include <spdlog/sinks/stdout_color_sinks.h>
 #include <spdlog/spdlog.h>
+#include <sys/stat.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <csignal>
 #include <cstdio>
 #include <filesystem>
 #include <memory>
 #include <optional>
 #include <stdexcept>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <vector>
 
@@ -27,6 +30,8 @@
 #include "offline/shard_source.h"
 #include "offline/trend_source.h"
 #include "offline/verification.h"
+#include "writer/replacement_file.h"
+#include "writer/sqlite_handle.h"
 
 namespace trendprobe {
 namespace {
@@ -61,6 +66,35 @@ class MergeCommand {
   explicit MergeCommand(const MergeArguments& arguments) : arguments_(arguments) {}
 
   int run() {
+    try {
+      return merge_all();
+    } catch (const BusyError& error) {
+      return fail(error.what());  // which says what to do
+    } catch (const fs::filesystem_error& error) {
+      return fail(
+          fmt::format("{}: {}; {}", error.path1().string(), error.code().message(), kOutputAdvice));
+    } catch (const SqliteError& error) {
+      return fail(fmt::format("{}; {}", error.what(), kOutputAdvice));
+    }
+  }
+
+ private:
+  static constexpr std::string_view kOutputAdvice =
+      "make room, or choose a --db that can be written, and merge again";
+
+  /// Says what went wrong with the output, and what there is of it.
+  int fail(std::string_view what) const {
+    if (written_.empty()) {
+      fmt::print(stderr, "error: {}\nnothing was written; an earlier database is as it was\n",
+                 what);
+      return kNothingWritten;
+    }
+    fmt::print(stderr, "error: {}\nonly {} was written; an earlier other database is as it was\n",
+               what, written_);
+    return kSomethingSkipped;
+  }
+
+  int merge_all() {
     NameMapping mapping;
     if (!arguments_.mapping_file.empty()) mapping = read_mapping_file(arguments_.mapping_file);
     Diagnostics discovery;
@@ -103,7 +137,7 @@ class MergeCommand {
       } catch (const std::exception&) {
         keep_issues(diagnostics);
         print_issues();
-        throw;  // main() says it
+        throw;
       }
       lost = lost || diagnostics.has_losses();
       keep_issues(diagnostics);
@@ -125,7 +159,6 @@ class MergeCommand {
     return lost ? kSomethingSkipped : kAllRead;
   }
 
- private:
   std::vector<std::string> data_names() const {
     std::vector<std::string> names;
     for (const fs::path& path : arguments_.data) names.push_back(path.string());
@@ -142,11 +175,11 @@ class MergeCommand {
     if (format != "trend") inputs_.trend_databases.clear();
   }
 
-  void publish(MergedDatabase& merged) const {
+  void publish(MergedDatabase& merged) {
     merged.publish();
-    if (merged.summary().records > 0 && !arguments_.quiet) {
-      fmt::print("{}", describe(merged.summary()));
-    }
+    if (merged.summary().records == 0) return;
+    written_ = merged.summary().database.string();
+    if (!arguments_.quiet) fmt::print("{}", describe(merged.summary()));
   }
 
   std::vector<std::unique_ptr<RecordSource>> sources_of(RecordKind kind,
@@ -213,6 +246,7 @@ class MergeCommand {
   const MergeArguments& arguments_;
   Diagnostics all_issues_;
   Inputs inputs_;
+  std::string written_;  // the database that was published last
 };
 
 /// true and false, in any case, as msProbe takes them.
@@ -371,6 +405,10 @@ int run(int argc, char** argv) {
 }  // namespace trendprobe
 
 int main(int argc, char** argv) {
+  // Files 0640 and directories 0750 at most, as msProbe makes them.
+  ::umask(::umask(0) | 027);
+  // A limit on the size of files is an error to be named, like a full disk.
+  std::signal(SIGXFSZ, SIG_IGN);
   try {
     return trendprobe::run(argc, argv);
   } catch (const std::exception& error) {
