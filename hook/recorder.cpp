@@ -53,6 +53,7 @@ struct DumpSubmission {
   DumpStep step;
   std::int64_t training_step = 0;
   bool complete = true;
+  ResolveDumpStep resolve;
 };
 
 using Submission = std::variant<DumpSubmission, MonitorBlock>;
@@ -219,6 +220,7 @@ class Recorder::Worker {
     }
     auto& dump = std::get<DumpSubmission>(submission);
     guarded({RecordKind::kDump, dump.training_step}, dump.step.tensors.size(), [&] {
+      if (dump.resolve) std::exchange(dump.resolve, {})(dump.step);
       const NumberingOptions numbering;
       ShardCommit commit;
       commit.kind = RecordKind::kDump;
@@ -436,10 +438,12 @@ std::string_view Recorder::intern(std::string_view name) {
   return is_ours() ? worker_->intern(name) : std::string_view();
 }
 
-bool Recorder::submit(DumpStep step, std::int64_t training_step, bool complete) noexcept {
+bool Recorder::submit(DumpStep step, std::int64_t training_step, bool complete,
+                      ResolveDumpStep resolve) noexcept {
   if (!is_ours()) return false;
   try {
-    return worker_->submit(DumpSubmission{std::move(step), training_step, complete});
+    return worker_->submit(
+        DumpSubmission{std::move(step), training_step, complete, std::move(resolve)});
   } catch (const std::exception&) {
     return false;
   }

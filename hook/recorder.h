@@ -11,9 +11,8 @@
 #include <memory>
 #include <string>
 #include <string_view>
-#include <vector>
 
-#include "writer/dump_step.h"
+#include "hook/record_sink.h"
 #include "writer/shard_writer.h"
 
 namespace trendprobe {
@@ -37,20 +36,6 @@ struct RecorderOptions {
   std::string vfs;
 };
 
-/// Monitor records of one training step and metric.
-struct MonitorBlock {
-  struct Row {
-    std::string_view name;
-    std::int32_t vpp_stage = 0;
-    std::int32_t micro_step = 0;
-  };
-  std::int64_t training_step = 0;
-  Metric metric;
-  std::vector<Row> rows;
-  /// rows.size() × metric.statistics.size(), row after row.
-  std::vector<double> values;
-};
-
 /// What became of the submissions so far.
 struct RecorderCounts {
   std::uint64_t committed_steps = 0;
@@ -60,24 +45,16 @@ struct RecorderCounts {
 };
 
 /// Thread-safe. The thread is started, and the file made, by the first submission.
-class Recorder {
+class Recorder : public RecordSink {
  public:
   explicit Recorder(RecorderOptions options);
-  Recorder(const Recorder&) = delete;
-  Recorder& operator=(const Recorder&) = delete;
   /// As close().
-  ~Recorder();
+  ~Recorder() override;
 
-  /// Keeps a name for the life of the recorder: views in submissions must point to such names.
-  /// Empty in a forked child.
-  std::string_view intern(std::string_view name);
-
-  /// Hands over one training step of dump data. Its views must be interned. `complete` is false
-  /// where the step ended early. Returns false if it was dropped.
-  bool submit(DumpStep step, std::int64_t training_step, bool complete) noexcept;
-  /// Hands over monitor records. Blocks of one training step are committed together: once a later
-  /// step begins, or when nothing has come for a while. Returns false if they were dropped.
-  bool submit(MonitorBlock block) noexcept;
+  std::string_view intern(std::string_view name) override;
+  bool submit(DumpStep step, std::int64_t training_step, bool complete,
+              ResolveDumpStep resolve = {}) noexcept override;
+  bool submit(MonitorBlock block) noexcept override;
 
   /// Sets the rank; until then the shard says that it is not known.
   void set_rank(std::int32_t rank) noexcept;

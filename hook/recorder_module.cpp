@@ -151,6 +151,12 @@ PYBIND11_MODULE(_recorder, module) {
              const trendprobe::GilRelease release;
              recorder.close();
            })
+      .def(
+          "_sink",
+          [](Recorder& recorder) {
+            return py::capsule(static_cast<trendprobe::RecordSink*>(&recorder),
+                               trendprobe::kRecordSinkCapsule);
+          })
       .def("take_warning", &Recorder::take_warning)
       .def_property_readonly("shard",
                              [](const Recorder& recorder) { return recorder.shard().string(); })

@@ -47,6 +47,8 @@ class Recorder:
         """Waits until all that was submitted is committed or was given up."""
     def close(self) -> None:
         """Commits what waits and closes the shard. Later submissions do nothing."""
+    def _sink(self) -> object:
+        """A capsule of the C++ object, for other extension modules; valid as long as this object."""
     def take_warning(self) -> str:
         """The first storage error that was not taken yet, in words; else an empty string."""
     @property

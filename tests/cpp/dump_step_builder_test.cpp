@@ -1,0 +1,127 @@
+#include "hook/dump_step_builder.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+#include <thread>
+#include <vector>
+
+namespace trendprobe {
+namespace {
+
+/// "name: suffix value, …" of every entry.
+std::vector<std::string> described(const DumpStep& step) {
+  std::vector<std::string> lines;
+  for (const DumpEntry& entry : step.entries) {
+    std::string line(entry.name);
+    if (entry.is_recompute) line += " (recompute)";
+    for (std::uint32_t i = 0; i < entry.tensor_count; ++i) {
+      const DumpTensor& tensor = step.tensors[entry.first_tensor + i];
+      line += " " + std::string(tensor.suffix) + "=" +
+              std::to_string(static_cast<int>(tensor.statistics[0]));
+    }
+    lines.push_back(line);
+  }
+  return lines;
+}
+
+DumpTensor tensor(std::string_view suffix, double norm) { return {suffix, {norm, 1, 0, 0}}; }
+
+class DumpStepBuilderTest : public ::testing::Test {
+ protected:
+  void add(std::string_view entry, DumpSection section, std::vector<DumpTensor> tensors,
+           bool is_recompute = false) {
+    const DumpStepBuilder::Section added{section, tensors};
+    builder.add(entry, {&added, 1}, is_recompute);
+  }
+
+  DumpStepBuilder builder;
+  const std::string module = "Module.fc.Linear.forward.0";
+  const std::string function = "Functional.relu.0.forward";
+  const std::string other = "Module.act.ReLU.forward.0";
+};
+
+TEST_F(DumpStepBuilderTest, JoinsTheSectionsOfAnEntry) {
+  add(function, DumpSection::kInputArgs, {tensor(".input.0", 1), tensor(".input.1", 2)});
+  add(other, DumpSection::kInputArgs, {tensor(".input.0", 3)});
+  add(function, DumpSection::kOutput, {tensor(".output.0", 4)}, true);
+  EXPECT_EQ(builder.tensor_count(), 4U);
+  EXPECT_EQ(described(builder.take()),
+            (std::vector<std::string>{
+                "Functional.relu.0.forward (recompute) .input.0=1 .input.1=2 .output.0=4",
+                "Module.act.ReLU.forward.0 .input.0=3"}));
+  EXPECT_TRUE(builder.empty());
+}
+
+TEST_F(DumpStepBuilderTest, AModuleMovesToTheEndWhenItsOutputArrives) {
+  add(module, DumpSection::kInputArgs, {tensor(".input.0", 1)});
+  add(other, DumpSection::kInputArgs, {tensor(".input.0", 2)});
+  add(other, DumpSection::kOutput, {tensor(".output.0", 3)});
+  add(module, DumpSection::kOutput, {tensor(".output.0", 4)});
+  EXPECT_EQ(described(builder.take()),
+            (std::vector<std::string>{"Module.act.ReLU.forward.0 .input.0=2 .output.0=3",
+                                      "Module.fc.Linear.forward.0 .input.0=1 .output.0=4"}));
+}
+
+TEST_F(DumpStepBuilderTest, ASectionThatComesAgainReplacesTheFirstInItsPlace) {
+  add(module, DumpSection::kInputArgs, {tensor(".input.0", 1), tensor(".input.1", 2)});
+  add(module, DumpSection::kOutput, {tensor(".output.0", 3)});
+  add(module, DumpSection::kInputArgs, {tensor(".input.0", 4)});
+  EXPECT_EQ(builder.tensor_count(), 2U);
+  EXPECT_EQ(described(builder.take()),
+            std::vector<std::string>{"Module.fc.Linear.forward.0 .input.0=4 .output.0=3"});
+}
+
+TEST_F(DumpStepBuilderTest, TakesAnEntryBack) {
+  add(module, DumpSection::kInputArgs, {tensor(".input.0", 1)});
+  add(other, DumpSection::kInputArgs, {tensor(".input.0", 2)});
+  builder.remove(module);
+  builder.remove(function);
+  EXPECT_EQ(builder.tensor_count(), 1U);
+  add(module, DumpSection::kOutput, {tensor(".output.0", 3)});
+  EXPECT_EQ(described(builder.take()),
+            (std::vector<std::string>{"Module.act.ReLU.forward.0 .input.0=2",
+                                      "Module.fc.Linear.forward.0 .output.0=3"}));
+}
+
+TEST_F(DumpStepBuilderTest, ANodeKeepsItsPlaceAndItsLatestParent) {
+  builder.set_parent(other, std::nullopt);
+  builder.set_parent(module, std::nullopt, 3);
+  builder.set_parent(other, module, 1);
+  const DumpStep step = builder.take();
+  ASSERT_EQ(step.construct.size(), 2U);
+  EXPECT_TRUE(step.has_construct);
+  EXPECT_EQ(step.construct[0].name, other);
+  EXPECT_EQ(step.construct[0].parent, module);
+  EXPECT_EQ(step.construct[0].megatron_micro_step, 1);
+  EXPECT_EQ(step.construct[1].parent, std::nullopt);
+  EXPECT_FALSE(builder.take().has_construct);
+}
+
+TEST_F(DumpStepBuilderTest, ThreadsAddToTheSameStep) {
+  constexpr int kThreads = 4;
+  constexpr int kEntries = 500;
+  std::vector<std::string> names;
+  for (int i = 0; i < kThreads * kEntries; ++i) names.push_back("Tensor.add." + std::to_string(i));
+  std::vector<std::thread> threads;
+  for (int t = 0; t < kThreads; ++t) {
+    threads.emplace_back([&, t] {
+      for (int i = 0; i < kEntries; ++i) {
+        const std::string& name = names[static_cast<std::size_t>(t * kEntries + i)];
+        add(name, DumpSection::kInputArgs, {tensor(".input.0", i)});
+        add(name, DumpSection::kOutput, {tensor(".output.0", -i)});
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  const DumpStep step = builder.take();
+  ASSERT_EQ(step.entries.size(), names.size());
+  for (const DumpEntry& entry : step.entries) {
+    ASSERT_EQ(entry.tensor_count, 2U);
+    EXPECT_EQ(step.tensors[entry.first_tensor].statistics[0],
+              -step.tensors[entry.first_tensor + 1].statistics[0]);
+  }
+}
+
+}  // namespace
+}  // namespace trendprobe
