@@ -113,6 +113,8 @@ setup_trendprobe() {
     -C cmake.define.TRENDPROBE_WITH_TORCH=ON
   )
   if command -v ccache >/dev/null; then
+    # Checkouts share what they have in common: no absolute paths in the keys.
+    export CCACHE_BASEDIR=$ROOT CCACHE_NOHASHDIR=1
     settings+=(-C cmake.define.CMAKE_CXX_COMPILER_LAUNCHER=ccache)
   fi
   (

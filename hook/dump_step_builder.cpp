@@ -41,9 +41,16 @@ bool DumpStepBuilder::moves_to_end(std::string_view entry) {
   return entry.starts_with("Module.") || entry.starts_with("Cell.");
 }
 
+bool DumpStepBuilder::is_same(const SectionRun& run, const Section& section) const {
+  if (run.section != section.section) return false;
+  if (section.section != DumpSection::kParametersGrad) return true;
+  return run.tensor_count != 0 && !section.tensors.empty() &&
+         tensors_[run.first_tensor].suffix.data() == section.tensors.front().suffix.data();
+}
+
 void DumpStepBuilder::put(Entry& entry, const Section& section) {
   std::uint32_t* link = &entry.first_run;
-  while (*link != kNone && runs_[*link].section != section.section) link = &runs_[*link].next;
+  while (*link != kNone && !is_same(runs_[*link], section)) link = &runs_[*link].next;
   if (*link == kNone) {
     *link = static_cast<std::uint32_t>(runs_.size());
     runs_.push_back({section.section, 0, 0, kNone});  // reserved: the link stays where it is

@@ -26,6 +26,7 @@ enum class DumpSection : std::uint8_t {
   /// A backward entry's gradients, as msProbe names them: "input" is what reached the module.
   kGradInput,
   kGradOutput,
+  /// Unlike the others, one a parameter: told apart by the first tensor's suffix.
   kParametersGrad,
 };
 
@@ -70,6 +71,7 @@ class DumpStepBuilder {
 
   static std::size_t grown(std::size_t capacity, std::size_t needed);
   static bool moves_to_end(std::string_view entry);
+  bool is_same(const SectionRun& run, const Section& section) const;
   void put(Entry& entry, const Section& section);
 
   mutable std::mutex mutex_;

@@ -53,6 +53,17 @@ TEST_F(DumpStepBuilderTest, JoinsTheSectionsOfAnEntry) {
   EXPECT_TRUE(builder.empty());
 }
 
+TEST_F(DumpStepBuilderTest, ParametersOfAModuleDoNotReplaceEachOther) {
+  const std::string gradients = "Module.fc.Linear.parameters_grad.0";
+  const std::string weight = ".weight";
+  const std::string bias = ".bias";
+  add(gradients, DumpSection::kParametersGrad, {tensor(weight, 1)});
+  add(gradients, DumpSection::kParametersGrad, {tensor(bias, 2)});
+  add(gradients, DumpSection::kParametersGrad, {tensor(weight, 3)});
+  EXPECT_EQ(described(builder.take()),
+            (std::vector<std::string>{"Module.fc.Linear.parameters_grad.0 .weight=3 .bias=2"}));
+}
+
 TEST_F(DumpStepBuilderTest, AModuleMovesToTheEndWhenItsOutputArrives) {
   add(module, DumpSection::kInputArgs, {tensor(".input.0", 1)});
   add(other, DumpSection::kInputArgs, {tensor(".input.0", 2)});
