@@ -17,6 +17,7 @@ void DumpStepBuilder::add(std::string_view entry, std::span<const Section> secti
   std::size_t added = 0;
   for (const Section& section : sections) added += section.tensors.size();
   tensors_.reserve(grown(tensors_.capacity(), tensors_.size() + added));
+  values_.reserve(grown(values_.capacity(), values_.size() + added * statistics_.size()));
   runs_.reserve(grown(runs_.capacity(), runs_.size() + sections.size()));
   entries_.reserve(grown(entries_.capacity(), entries_.size() + 1));
   const auto [found, is_new] =
@@ -60,6 +61,7 @@ void DumpStepBuilder::put(Entry& entry, const Section& section) {
   run.first_tensor = static_cast<std::uint32_t>(tensors_.size());
   run.tensor_count = static_cast<std::uint32_t>(section.tensors.size());
   tensors_.insert(tensors_.end(), section.tensors.begin(), section.tensors.end());
+  values_.insert(values_.end(), section.values.begin(), section.values.end());
 }
 
 void DumpStepBuilder::remove(std::string_view entry) {
@@ -97,7 +99,10 @@ DumpStep DumpStepBuilder::take() {
   const std::lock_guard lock(mutex_);
   DumpStep step;
   step.entries.reserve(entry_of_.size());
+  const std::size_t width = statistics_.size();
   step.tensors.reserve(tensors_.size() - replaced_tensors_);
+  step.statistics = statistics_;
+  step.values.reserve(step.tensors.capacity() * width);
   step.construct = construct_;
   step.has_construct = !construct_.empty();
   for (const Entry& entry : entries_) {
@@ -106,6 +111,8 @@ DumpStep DumpStepBuilder::take() {
     for (std::uint32_t i = entry.first_run; i != kNone; i = runs_[i].next) {
       const auto begin = tensors_.begin() + runs_[i].first_tensor;
       step.tensors.insert(step.tensors.end(), begin, begin + runs_[i].tensor_count);
+      const double* values = values_.data() + runs_[i].first_tensor * width;
+      step.values.insert(step.values.end(), values, values + runs_[i].tensor_count * width);
     }
     step.entries.push_back({entry.name, entry.is_recompute, first,
                             static_cast<std::uint32_t>(step.tensors.size()) - first});
@@ -113,6 +120,7 @@ DumpStep DumpStepBuilder::take() {
   entries_.clear();
   runs_.clear();
   tensors_.clear();
+  values_.clear();
   replaced_tensors_ = 0;
   construct_.clear();
   entry_of_.clear();

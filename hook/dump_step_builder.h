@@ -37,7 +37,11 @@ class DumpStepBuilder {
   struct Section {
     DumpSection section;
     std::span<const DumpTensor> tensors;
+    /// tensors.size() × the number of statistics, as in DumpStep.
+    std::span<const double> values;
   };
+
+  explicit DumpStepBuilder(DumpStatistics statistics = {}) : statistics_(statistics) {}
 
   /// Adds sections to an entry, which is made where there is none. A section that comes again takes
   /// the place of the first. An entry of a module that was there before moves to the end, as in
@@ -74,10 +78,12 @@ class DumpStepBuilder {
   bool is_same(const SectionRun& run, const Section& section) const;
   void put(Entry& entry, const Section& section);
 
+  const DumpStatistics statistics_;
   mutable std::mutex mutex_;
   std::vector<Entry> entries_;  // an empty name: moved or removed
   std::vector<SectionRun> runs_;
   std::vector<DumpTensor> tensors_;
+  std::vector<double> values_;
   std::size_t replaced_tensors_ = 0;
   std::vector<ConstructNode> construct_;
   std::pmr::unsynchronized_pool_resource nodes_;

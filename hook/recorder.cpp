@@ -62,6 +62,7 @@ std::size_t bytes_of(const Submission& submission) {
   if (const auto* dump = std::get_if<DumpSubmission>(&submission)) {
     return sizeof(Submission) + dump->step.entries.capacity() * sizeof(DumpEntry) +
            dump->step.tensors.capacity() * sizeof(DumpTensor) +
+           dump->step.values.capacity() * sizeof(double) +
            dump->step.construct.capacity() * sizeof(ConstructNode);
   }
   const auto& monitor = std::get<MonitorBlock>(submission);
@@ -230,7 +231,8 @@ class Recorder::Worker {
       commit.micro_steps = numbered.micro_steps;
       commit.complete = dump.complete;
       commit.blocks = numbered.blocks;
-      commit.metrics = dump_metrics();
+      const std::vector<Metric> metrics = dump_metrics(dump.step.statistics);
+      commit.metrics = metrics;
       this->commit(commit);
     });
   }

@@ -3,9 +3,11 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "hook/gil_release.h"
 #include "hook/recorder.h"
@@ -29,8 +31,19 @@ py::tuple to_tuple(const py::handle& object, std::size_t size, const char* what)
   return py::reinterpret_borrow<py::tuple>(object);
 }
 
-DumpStep to_dump_step(Recorder& recorder, const py::list& entries, const py::dict& construct) {
+DumpStatistics to_statistics(const std::vector<std::string>& names) {
+  const std::optional<DumpStatistics> statistics = DumpStatistics::named(names);
+  if (!statistics.has_value() || statistics->names() != names) {
+    throw py::value_error("statistics are not some of norm, max, min, mean, std, nans, infs, zeros "
+                          "in this order");
+  }
+  return *statistics;
+}
+
+DumpStep to_dump_step(Recorder& recorder, const std::vector<std::string>& statistics,
+                      const py::list& entries, const py::dict& construct) {
   DumpStep step;
+  step.statistics = to_statistics(statistics);
   step.entries.reserve(entries.size());
   for (const py::handle item : entries) {
     const py::tuple entry = to_tuple(item, 3, "an entry");
@@ -40,10 +53,10 @@ DumpStep to_dump_step(Recorder& recorder, const py::list& entries, const py::dic
     out.first_tensor = static_cast<std::uint32_t>(step.tensors.size());
     for (const py::handle tensor : py::cast<py::list>(entry[2])) {
       const py::tuple fields = to_tuple(tensor, 2, "a tensor");
-      const py::tuple statistics = to_tuple(fields[1], 4, "statistics");
-      step.tensors.push_back({recorder.intern(py::cast<std::string_view>(fields[0])),
-                              {to_value(statistics[0]), to_value(statistics[1]),
-                               to_value(statistics[2]), to_value(statistics[3])}});
+      step.tensors.push_back({recorder.intern(py::cast<std::string_view>(fields[0]))});
+      for (const py::handle value : to_tuple(fields[1], step.statistics.size(), "statistics")) {
+        step.values.push_back(to_value(value));
+      }
     }
     out.tensor_count = static_cast<std::uint32_t>(step.tensors.size()) - out.first_tensor;
   }
@@ -121,13 +134,16 @@ PYBIND11_MODULE(_recorder, module) {
            py::arg("queue_bytes") = RecorderOptions{}.queue_bytes, py::arg("on_full") = "wait")
       .def(
           "submit_dump_step",
-          [](Recorder& recorder, std::int64_t training_step, const py::list& entries,
+          [](Recorder& recorder, std::int64_t training_step,
+             const std::vector<std::string>& statistics, const py::list& entries,
              const py::dict& construct, bool complete) {
-            trendprobe::DumpStep step = trendprobe::to_dump_step(recorder, entries, construct);
+            trendprobe::DumpStep step =
+                trendprobe::to_dump_step(recorder, statistics, entries, construct);
             const trendprobe::GilRelease release;
             return recorder.submit(std::move(step), training_step, complete);
           },
-          py::arg("training_step"), py::arg("entries"), py::arg("construct"), py::kw_only(),
+          py::arg("training_step"), py::arg("statistics"), py::arg("entries"), py::arg("construct"),
+          py::kw_only(),
           py::arg("complete") = true)
       .def(
           "submit_monitor",

@@ -25,12 +25,20 @@ struct BlockSums {
   std::int64_t zeros;
 };
 
+/// Sums over one block of the elements' differences from a number.
+struct BlockDeviations {
+  double sum;
+  double sum_of_squares;
+};
+
 /// One instruction set's functions.
 struct Kernels {
   const char* name;
   /// REQUIRES: 0 < n <= kMaxBlock. No alignment is needed beyond the element's own.
   BlockSums (*sum_float32)(const float* elements, std::size_t n);
   BlockSums (*sum_float64)(const double* elements, std::size_t n);
+  BlockDeviations (*deviations_float32)(const float* elements, std::size_t n, double from);
+  BlockDeviations (*deviations_float64)(const double* elements, std::size_t n, double from);
   /// Exact conversions of n elements.
   void (*float16_to_float32)(const std::uint16_t* from, float* to, std::size_t n);
   void (*bfloat16_to_float32)(const std::uint16_t* from, float* to, std::size_t n);

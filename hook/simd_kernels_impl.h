@@ -137,6 +137,37 @@ BlockSums sum_float64(const double* elements, std::size_t n) {
   return finish_block<kDoubles>(max, min, zeros, sum, square, elements + i, n - i);
 }
 
+// The elements at `from`, as doubles.
+inline Doubles load_doubles(const float* from) {
+  return __builtin_convertvector(load<HalfFloats>(from), Doubles);
+}
+inline Doubles load_doubles(const double* from) { return load<Doubles>(from); }
+
+template <class Element>
+BlockDeviations deviations(const Element* elements, std::size_t n, double from) {
+  Doubles sum[kLanes / kDoubles] = {};
+  Doubles square[kLanes / kDoubles] = {};
+  std::size_t i = 0;
+  for (; i + kLanes <= n; i += kLanes) {
+#pragma GCC unroll 8
+    for (std::size_t part = 0; part < kLanes / kDoubles; ++part) {
+      const Doubles value = load_doubles(elements + i + part * kDoubles) - from;
+      sum[part] += value;
+      square[part] += value * value;
+    }
+  }
+  double sums[kLanes];
+  double squares[kLanes];
+  __builtin_memcpy(sums, sum, sizeof(sums));
+  __builtin_memcpy(squares, square, sizeof(squares));
+  for (std::size_t lane = 0; i < n; ++i, ++lane) {
+    const double value = elements[i] - from;
+    sums[lane] += value;
+    squares[lane] += value * value;
+  }
+  return {add_lanes(sums), add_lanes(squares)};
+}
+
 inline float float_of_bits(std::uint32_t bits) {
   float value;
   __builtin_memcpy(&value, &bits, sizeof(value));
@@ -189,8 +220,9 @@ void bfloat16_to_float32(const std::uint16_t* from, float* to, std::size_t n) {
 
 }  // namespace
 
-const Kernels TRENDPROBE_KERNELS = {TRENDPROBE_KERNELS_NAME, sum_float32, sum_float64,
-                                    float16_to_float32, bfloat16_to_float32};
+const Kernels TRENDPROBE_KERNELS = {
+    TRENDPROBE_KERNELS_NAME, sum_float32,        sum_float64,        deviations<float>,
+    deviations<double>,      float16_to_float32, bfloat16_to_float32};
 
 }  // namespace trendprobe::simd
 // NOLINTEND(misc-definitions-in-headers)

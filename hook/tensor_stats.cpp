@@ -125,7 +125,27 @@ class BlockReader {
   std::array<Element, kBlock> copy_;
 };
 
+// Count, mean, and the squares of the differences from it, of some elements. Never computed from a
+// sum of squares, where the mean would cancel what is looked for.
+struct Spread {
+  std::int64_t count = 0;
+  double mean = 0;
+  double squares = 0;
+
+  // Chan, Golub, LeVeque 1979: two sets of elements as one.
+  void add(const Spread& other) {
+    if (other.count == 0) return;
+    const std::int64_t total = count + other.count;
+    const double difference = other.mean - mean;
+    const double share = static_cast<double>(other.count) / static_cast<double>(total);
+    mean += difference * share;
+    squares += other.squares + difference * difference * share * static_cast<double>(count);
+    count = total;
+  }
+};
+
 struct Sums {
+  Spread spread;  // empty unless asked for
   double sum = 0;
   double sum_of_squares = 0;
   double max = -kInfinity;
@@ -135,6 +155,7 @@ struct Sums {
   std::int64_t zeros = 0;
 
   void add(const Sums& other) {
+    spread.add(other.spread);
     sum += other.sum;
     sum_of_squares += other.sum_of_squares;
     max = std::max(max, other.max);
@@ -146,7 +167,7 @@ struct Sums {
 };
 
 Sums sums_of(const simd::BlockSums& block) {
-  return {block.sum, block.sum_of_squares, block.max, block.min, 0, 0, block.zeros};
+  return {{}, block.sum, block.sum_of_squares, block.max, block.min, 0, 0, block.zeros};
 }
 
 template <class Element>
@@ -161,14 +182,32 @@ Sums with_nonfinite(Sums sums, const Element* elements, std::int64_t n) {
   return sums;
 }
 
-Sums sum_block(const float* elements, std::int64_t n) {
-  const auto block = simd::best_kernels().sum_float32(elements, static_cast<std::size_t>(n));
-  return with_nonfinite(sums_of(block), elements, n);
+Spread spread_of(const simd::BlockDeviations& deviations, double from, std::int64_t n) {
+  const auto count = static_cast<double>(n);
+  const double error = deviations.sum / count;  // of `from`, which was rounded
+  return {n, from + error, deviations.sum_of_squares - deviations.sum * error};
 }
 
-Sums sum_block(const double* elements, std::int64_t n) {
-  const auto block = simd::best_kernels().sum_float64(elements, static_cast<std::size_t>(n));
-  return with_nonfinite(sums_of(block), elements, n);
+Sums sum_block(const float* elements, std::int64_t n, MeasureAlso also) {
+  const simd::Kernels& kernels = simd::best_kernels();
+  const auto size = static_cast<std::size_t>(n);
+  Sums sums = with_nonfinite(sums_of(kernels.sum_float32(elements, size)), elements, n);
+  if (also == MeasureAlso::kStandardDeviation) {
+    const double mean = sums.sum / static_cast<double>(n);
+    sums.spread = spread_of(kernels.deviations_float32(elements, size, mean), mean, n);
+  }
+  return sums;
+}
+
+Sums sum_block(const double* elements, std::int64_t n, MeasureAlso also) {
+  const simd::Kernels& kernels = simd::best_kernels();
+  const auto size = static_cast<std::size_t>(n);
+  Sums sums = with_nonfinite(sums_of(kernels.sum_float64(elements, size)), elements, n);
+  if (also == MeasureAlso::kStandardDeviation) {
+    const double mean = sums.sum / static_cast<double>(n);
+    sums.spread = spread_of(kernels.deviations_float64(elements, size, mean), mean, n);
+  }
+  return sums;
 }
 
 // Calls sum(elements, n) for every block of a chunk.
@@ -185,36 +224,36 @@ void for_blocks(const TensorView& tensor, const Layout& layout, std::int64_t beg
 // Sums of a chunk whose elements become doubles first.
 template <class Element, class Convert>
 Sums sum_converted(const TensorView& tensor, const Layout& layout, std::int64_t begin,
-                   std::int64_t end, Convert convert) {
+                   std::int64_t end, MeasureAlso also, Convert convert) {
   Sums sums;
   std::array<double, kBlock> doubles;
   for_blocks<Element>(tensor, layout, begin, end, [&](const Element* elements, std::int64_t n) {
     for (std::int64_t i = 0; i < n; ++i) {
       doubles[static_cast<std::size_t>(i)] = convert(elements[i]);
     }
-    sums.add(sum_block(doubles.data(), n));
+    sums.add(sum_block(doubles.data(), n, also));
   });
   return sums;
 }
 
 template <class Integer>
 Sums sum_integers(const TensorView& tensor, const Layout& layout, std::int64_t begin,
-                  std::int64_t end) {
-  return sum_converted<Integer>(tensor, layout, begin, end,
+                  std::int64_t end, MeasureAlso also) {
+  return sum_converted<Integer>(tensor, layout, begin, end, also,
                                 [](Integer element) { return static_cast<double>(element); });
 }
 
 Sums sum_float32(const TensorView& tensor, const Layout& layout, std::int64_t begin,
-                 std::int64_t end) {
+                 std::int64_t end, MeasureAlso also) {
   Sums sums;
   for_blocks<float>(tensor, layout, begin, end, [&](const float* elements, std::int64_t n) {
-    sums.add(sum_block(elements, n));
+    sums.add(sum_block(elements, n, also));
   });
   return sums;
 }
 
 Sums sum_16_bit_floats(const TensorView& tensor, const Layout& layout, std::int64_t begin,
-                       std::int64_t end) {
+                       std::int64_t end, MeasureAlso also) {
   const simd::Kernels& kernels = simd::best_kernels();
   const auto to_float32 = tensor.type == ElementType::kFloat16 ? kernels.float16_to_float32
                                                                : kernels.bfloat16_to_float32;
@@ -223,7 +262,7 @@ Sums sum_16_bit_floats(const TensorView& tensor, const Layout& layout, std::int6
   for_blocks<std::uint16_t>(tensor, layout, begin, end,
                             [&](const std::uint16_t* elements, std::int64_t n) {
                               to_float32(elements, floats.data(), static_cast<std::size_t>(n));
-                              sums.add(sum_block(floats.data(), n));
+                              sums.add(sum_block(floats.data(), n, also));
                             });
   return sums;
 }
@@ -248,21 +287,21 @@ double absolute(float real, float imaginary) {
 }
 
 Sums sum_complex(const TensorView& tensor, const Layout& layout, std::int64_t begin,
-                 std::int64_t end, double scale) {
+                 std::int64_t end, MeasureAlso also, double scale) {
   if (tensor.type == ElementType::kComplexFloat64) {
     // Scaled before, so that the absolute value can't overflow.
     return sum_converted<Complex<double>>(
-        tensor, layout, begin, end, [scale](Complex<double> element) {
+        tensor, layout, begin, end, also, [scale](Complex<double> element) {
           return std::hypot(element.real * scale, element.imaginary * scale);
         });
   }
   if (tensor.type == ElementType::kComplexFloat32) {
-    return sum_converted<Complex<float>>(tensor, layout, begin, end, [](Complex<float> element) {
+    return sum_converted<Complex<float>>(tensor, layout, begin, end, also, [](Complex<float> element) {
       return absolute(element.real, element.imaginary);
     });
   }
   const auto to_float32 = simd::best_kernels().float16_to_float32;
-  return sum_converted<HalfComplex>(tensor, layout, begin, end, [to_float32](HalfComplex element) {
+  return sum_converted<HalfComplex>(tensor, layout, begin, end, also, [to_float32](HalfComplex element) {
     const std::array<std::uint16_t, 2> halves = {element.real, element.imaginary};
     std::array<float, 2> parts;
     to_float32(halves.data(), parts.data(), parts.size());
@@ -271,14 +310,14 @@ Sums sum_complex(const TensorView& tensor, const Layout& layout, std::int64_t be
 }
 
 Sums sum_float64(const TensorView& tensor, const Layout& layout, std::int64_t begin,
-                 std::int64_t end, double scale) {
+                 std::int64_t end, MeasureAlso also, double scale) {
   if (scale != 1) {
-    return sum_converted<double>(tensor, layout, begin, end,
+    return sum_converted<double>(tensor, layout, begin, end, also,
                                  [scale](double element) { return element * scale; });
   }
   Sums sums;
   for_blocks<double>(tensor, layout, begin, end, [&](const double* elements, std::int64_t n) {
-    sums.add(sum_block(elements, n));
+    sums.add(sum_block(elements, n, also));
   });
   return sums;
 }
@@ -350,7 +389,7 @@ ByteValues byte_values(ElementType type) {
 
 // One-byte elements are counted by value, and the 256 counts are what is summed.
 Sums sum_bytes(const TensorView& tensor, const Layout& layout, std::int64_t begin,
-               std::int64_t end) {
+               std::int64_t end, MeasureAlso also) {
   // Equal bytes in a row would wait for each other's increment in one table.
   constexpr std::size_t kTables = 4;
   std::array<std::array<std::uint32_t, 256>, kTables> counts = {};
@@ -383,11 +422,24 @@ Sums sum_bytes(const TensorView& tensor, const Layout& layout, std::int64_t begi
     if (std::isinf(value)) sums.infs += count;
     if (value == 0) sums.zeros += count;
   }
+  if (also == MeasureAlso::kStandardDeviation) {
+    const std::int64_t n = end - begin;
+    const double mean = sums.sum / static_cast<double>(n);
+    simd::BlockDeviations deviations = {0, 0};
+    for (std::size_t byte = 0; byte < values.size(); ++byte) {
+      const std::uint32_t count =
+          counts[0][byte] + counts[1][byte] + counts[2][byte] + counts[3][byte];
+      if (count == 0) continue;
+      deviations.sum += (values[byte] - mean) * count;
+      deviations.sum_of_squares += (values[byte] - mean) * (values[byte] - mean) * count;
+    }
+    sums.spread = spread_of(deviations, mean, n);
+  }
   return sums;
 }
 
 // `scale` is for 64-bit floating point alone.
-Sums sum_chunk(const TensorView& tensor, const Layout& layout, std::int64_t begin, std::int64_t end,
+Sums sum_chunk(const TensorView& tensor, const Layout& layout, std::int64_t begin, std::int64_t end, MeasureAlso also,
                double scale) {
   const FloatingPointState standard;
   switch (tensor.type) {
@@ -399,43 +451,43 @@ Sums sum_chunk(const TensorView& tensor, const Layout& layout, std::int64_t begi
     case ElementType::kFloat8E5M2:
     case ElementType::kFloat8E5M2FNUZ:
     case ElementType::kFloat8E8M0FNU:
-      return sum_bytes(tensor, layout, begin, end);
+      return sum_bytes(tensor, layout, begin, end, also);
     case ElementType::kInt16:
-      return sum_integers<std::int16_t>(tensor, layout, begin, end);
+      return sum_integers<std::int16_t>(tensor, layout, begin, end, also);
     case ElementType::kInt32:
-      return sum_integers<std::int32_t>(tensor, layout, begin, end);
+      return sum_integers<std::int32_t>(tensor, layout, begin, end, also);
     case ElementType::kInt64:
-      return sum_integers<std::int64_t>(tensor, layout, begin, end);
+      return sum_integers<std::int64_t>(tensor, layout, begin, end, also);
     case ElementType::kUInt16:
-      return sum_integers<std::uint16_t>(tensor, layout, begin, end);
+      return sum_integers<std::uint16_t>(tensor, layout, begin, end, also);
     case ElementType::kUInt32:
-      return sum_integers<std::uint32_t>(tensor, layout, begin, end);
+      return sum_integers<std::uint32_t>(tensor, layout, begin, end, also);
     case ElementType::kUInt64:
-      return sum_integers<std::uint64_t>(tensor, layout, begin, end);
+      return sum_integers<std::uint64_t>(tensor, layout, begin, end, also);
     case ElementType::kFloat16:
     case ElementType::kBFloat16:
-      return sum_16_bit_floats(tensor, layout, begin, end);
+      return sum_16_bit_floats(tensor, layout, begin, end, also);
     case ElementType::kFloat32:
-      return sum_float32(tensor, layout, begin, end);
+      return sum_float32(tensor, layout, begin, end, also);
     case ElementType::kFloat64:
-      return sum_float64(tensor, layout, begin, end, scale);
+      return sum_float64(tensor, layout, begin, end, also, scale);
     case ElementType::kComplexFloat16:
     case ElementType::kComplexFloat32:
     case ElementType::kComplexFloat64:
-      return sum_complex(tensor, layout, begin, end, scale);
+      return sum_complex(tensor, layout, begin, end, also, scale);
   }
   return {};
 }
 
-Sums sum_all(const TensorView& tensor, const Layout& layout, double scale,
+Sums sum_all(const TensorView& tensor, const Layout& layout, MeasureAlso also, double scale,
              const ParallelFor& parallel_for) {
-  if (layout.count <= kChunk) return sum_chunk(tensor, layout, 0, layout.count, scale);
+  if (layout.count <= kChunk) return sum_chunk(tensor, layout, 0, layout.count, also, scale);
   const std::int64_t chunk_count = (layout.count + kChunk - 1) / kChunk;
   std::vector<Sums> chunks(static_cast<std::size_t>(chunk_count));
   const auto body = [&](std::int64_t chunk) {
     const std::int64_t begin = chunk * kChunk;
     chunks[static_cast<std::size_t>(chunk)] =
-        sum_chunk(tensor, layout, begin, std::min(begin + kChunk, layout.count), scale);
+        sum_chunk(tensor, layout, begin, std::min(begin + kChunk, layout.count), also, scale);
   };
   if (parallel_for && layout.count > kMaxSerial) {
     parallel_for(chunk_count, body);
@@ -496,11 +548,12 @@ std::size_t size_of(ElementType type) {
   }
 }
 
-std::optional<TensorStatistics> measure(const TensorView& tensor, const ParallelFor& parallel_for) {
+std::optional<TensorStatistics> measure(const TensorView& tensor, const ParallelFor& parallel_for,
+                                        MeasureAlso also) {
   assert(tensor.sizes.size() == tensor.strides.size());
   if (tensor.data == nullptr || std::ranges::count(tensor.sizes, 0) > 0) return std::nullopt;
   const Layout layout = layout_of(tensor);
-  const Sums sums = sum_all(tensor, layout, 1, parallel_for);
+  const Sums sums = sum_all(tensor, layout, also, 1, parallel_for);
 
   TensorStatistics statistics;
   statistics.nans = sums.nans * layout.repeats;
@@ -513,17 +566,23 @@ std::optional<TensorStatistics> measure(const TensorView& tensor, const Parallel
   }
   const FloatingPointState standard;
   const double scale = is_64_bit_float(tensor.type) ? needed_scale(sums) : 1;
-  const Sums scaled = scale == 1 ? sums : sum_all(tensor, layout, scale, parallel_for);
+  const Sums scaled = scale == 1 ? sums : sum_all(tensor, layout, also, scale, parallel_for);
   const auto repeats = static_cast<double>(layout.repeats);
   // Two roots: the product could be beyond the range.
   statistics.norm = std::sqrt(scaled.sum_of_squares) * std::sqrt(repeats) / scale;
   statistics.mean = scaled.sum / static_cast<double>(layout.count) / scale;
+  if (also == MeasureAlso::kStandardDeviation && sums.infs == 0) {
+    // 0 / 0 where there is one element.
+    statistics.std = std::sqrt(scaled.spread.squares) *
+                     std::sqrt(repeats / static_cast<double>(statistics.count - 1)) / scale;
+  }
   // Adding 0 makes 0 of -0: which of the two comes first must not matter.
   statistics.max = sums.max + 0.0;
   statistics.min = sums.min + 0.0;
   if (is_rounded_to_float32(tensor.type)) {
     statistics.norm = rounded_to_float32(statistics.norm);
     statistics.mean = rounded_to_float32(statistics.mean);
+    statistics.std = rounded_to_float32(statistics.std);
     // Exact already, but for the absolute values of complex numbers.
     statistics.max = rounded_to_float32(statistics.max);
     statistics.min = rounded_to_float32(statistics.min);

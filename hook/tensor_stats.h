@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <optional>
 #include <span>
 
@@ -62,6 +63,17 @@ struct TensorStatistics {
   std::int64_t infs = 0;
   std::int64_t zeros = 0;
   std::int64_t count = 0;
+  /// Standard deviation as torch.std has it by default: n - 1 in the denominator, so NaN of one
+  /// element; also where an element is not finite. Rounded as the mean. NaN if it was not asked
+  /// for.
+  double std = std::numeric_limits<double>::quiet_NaN();
+};
+
+/// What is measured beside everything else.
+enum class MeasureAlso : std::uint8_t {
+  kNothing,
+  /// A second pass over each block of elements while it is in the cache.
+  kStandardDeviation,
 };
 
 /// Calls body(0) ... body(n - 1), in any order and on any threads, and returns when all have
@@ -73,6 +85,7 @@ using ParallelFor =
 /// most twice, and only for tensors of more than 49,152 elements; without one, the caller's thread
 /// does everything. Throws std::bad_alloc.
 std::optional<TensorStatistics> measure(const TensorView& tensor,
-                                        const ParallelFor& parallel_for = {});
+                                        const ParallelFor& parallel_for = {},
+                                        MeasureAlso also = MeasureAlso::kNothing);
 
 }  // namespace trendprobe

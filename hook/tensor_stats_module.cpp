@@ -16,6 +16,10 @@ namespace {
 // Below this many elements another thread gains less from Python's lock than the two changes cost.
 constexpr std::int64_t kMinElementsToUnlock = 16384;
 
+// Fields of a Statistics, and how many of them it shows as a tuple.
+constexpr std::size_t kFields = 9;
+constexpr int kSequenceFields = 8;
+
 PyTypeObject* statistics_type = nullptr;
 
 // Null if it is no tensor. Asks the type alone: isinstance() could run an impostor's Python code.
@@ -40,24 +44,27 @@ class Unlocked {
   PyThreadState* state_;
 };
 
-std::optional<TensorStatistics> measure_unlocked(const at::Tensor& tensor) noexcept {
+std::optional<TensorStatistics> measure_unlocked(const at::Tensor& tensor,
+                                                 MeasureAlso also) noexcept {
   try {
     // Keeps the memory alive while the lock is given back.
     const at::Tensor found = measurable(tensor);
     if (!found.defined()) return std::nullopt;
     const Unlocked unlocked(found.numel() >= kMinElementsToUnlock);
-    return measure(found);
+    return measure(found, also);
   } catch (...) {
     return std::nullopt;
   }
 }
 
-PyObject* to_python(const TensorStatistics& statistics) {
-  const std::array<PyObject*, 8> fields = {
+PyObject* to_python(const TensorStatistics& statistics, MeasureAlso also) {
+  const std::array<PyObject*, kFields> fields = {
       PyFloat_FromDouble(statistics.norm),   PyFloat_FromDouble(statistics.max),
       PyFloat_FromDouble(statistics.min),    PyFloat_FromDouble(statistics.mean),
       PyLong_FromLongLong(statistics.nans),  PyLong_FromLongLong(statistics.infs),
-      PyLong_FromLongLong(statistics.zeros), PyLong_FromLongLong(statistics.count)};
+      PyLong_FromLongLong(statistics.zeros), PyLong_FromLongLong(statistics.count),
+      also == MeasureAlso::kStandardDeviation ? PyFloat_FromDouble(statistics.std)
+                                              : Py_NewRef(Py_None)};
   PyObject* result = PyStructSequence_New(statistics_type);
   bool is_complete = result != nullptr;
   for (std::size_t i = 0; i < fields.size(); ++i) {
@@ -72,18 +79,38 @@ PyObject* to_python(const TensorStatistics& statistics) {
   return result;
 }
 
-PyObject* python_measure(PyObject* /*module*/, PyObject* argument) {
-  const at::Tensor* tensor = tensor_of(argument);
-  if (tensor == nullptr) Py_RETURN_NONE;
-  const auto statistics = measure_unlocked(*tensor);
-  if (!statistics.has_value()) Py_RETURN_NONE;
-  return to_python(*statistics);
+struct Arguments {
+  const at::Tensor* tensor = nullptr;  // null: it is none
+  MeasureAlso also = MeasureAlso::kNothing;
+};
+
+// (tensor, with_std=False). Nothing, with the TypeError set, where they are others.
+std::optional<Arguments> parse(PyObject* const* arguments, Py_ssize_t count) {
+  if (count != 1 && count != 2) {
+    PyErr_Format(PyExc_TypeError, "expected a tensor and with_std, got %zd arguments", count);
+    return std::nullopt;
+  }
+  const int with_std = count == 2 ? PyObject_IsTrue(arguments[1]) : 0;
+  if (with_std < 0) return std::nullopt;
+  return Arguments{tensor_of(arguments[0]), with_std != 0 ? MeasureAlso::kStandardDeviation
+                                                          : MeasureAlso::kNothing};
 }
 
-PyObject* python_measure_on_device(PyObject* /*module*/, PyObject* argument) {
-  const at::Tensor* tensor = tensor_of(argument);
-  if (tensor == nullptr) Py_RETURN_NONE;
-  const at::Tensor statistics = measure_on_device(*tensor);
+PyObject* python_measure(PyObject* /*module*/, PyObject* const* arguments, Py_ssize_t count) {
+  const auto parsed = parse(arguments, count);
+  if (!parsed.has_value()) return nullptr;
+  if (parsed->tensor == nullptr) Py_RETURN_NONE;
+  const auto statistics = measure_unlocked(*parsed->tensor, parsed->also);
+  if (!statistics.has_value()) Py_RETURN_NONE;
+  return to_python(*statistics, parsed->also);
+}
+
+PyObject* python_measure_on_device(PyObject* /*module*/, PyObject* const* arguments,
+                                   Py_ssize_t count) {
+  const auto parsed = parse(arguments, count);
+  if (!parsed.has_value()) return nullptr;
+  if (parsed->tensor == nullptr) Py_RETURN_NONE;
+  const at::Tensor statistics = measure_on_device(*parsed->tensor, parsed->also);
   if (!statistics.defined()) Py_RETURN_NONE;
   return THPVariable_Wrap(statistics);
 }
@@ -111,10 +138,16 @@ bool is_torch_as_compiled() {
   return false;
 }
 
+// METH_FASTCALL says what the function really takes.
+PyCFunction fast_call(PyObject* (*function)(PyObject*, PyObject* const*, Py_ssize_t)) {
+  return reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(function));
+}
+
 PyObject* create_module() {
   static std::array<PyMethodDef, 3> methods = {
-      PyMethodDef{"measure", python_measure, METH_O, "The statistics of a tensor, or None."},
-      PyMethodDef{"measure_on_device", python_measure_on_device, METH_O,
+      PyMethodDef{"measure", fast_call(python_measure), METH_FASTCALL,
+                  "The statistics of a tensor, or None."},
+      PyMethodDef{"measure_on_device", fast_call(python_measure_on_device), METH_FASTCALL,
                   "The statistics of a tensor as a tensor on its own device, or None."},
       PyMethodDef{nullptr, nullptr, 0, nullptr}};
   static PyModuleDef definition = {PyModuleDef_HEAD_INIT,
@@ -126,7 +159,7 @@ PyObject* create_module() {
                                    nullptr,
                                    nullptr,
                                    nullptr};
-  static std::array<PyStructSequence_Field, 9> fields = {
+  static std::array<PyStructSequence_Field, kFields + 1> fields = {
       PyStructSequence_Field{"norm", "L2 norm"},
       PyStructSequence_Field{"max", "greatest element"},
       PyStructSequence_Field{"min", "least element"},
@@ -135,9 +168,11 @@ PyObject* create_module() {
       PyStructSequence_Field{"infs", "number of elements that are +inf or -inf"},
       PyStructSequence_Field{"zeros", "number of elements that are 0"},
       PyStructSequence_Field{"count", "number of elements"},
+      PyStructSequence_Field{"std", "standard deviation, None if it was not asked for"},
       PyStructSequence_Field{nullptr, nullptr}};
   static PyStructSequence_Desc description = {"trendprobe._tensor_stats.Statistics",
-                                              "Statistics of one tensor.", fields.data(), 8};
+                                              "Statistics of one tensor.", fields.data(),
+                                              kSequenceFields};
   if (!is_torch_as_compiled()) return nullptr;
   statistics_type = PyStructSequence_NewType(&description);
   if (statistics_type == nullptr) return nullptr;

@@ -5,7 +5,6 @@
 #include <ATen/functorch/TensorWrapper.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
-#include <array>
 #include <cmath>
 #include <vector>
 
@@ -146,15 +145,21 @@ at::Tensor numbers_of(at::Tensor elements, at::ScalarType widest) {
   return elements.to(elements.element_size() < 4 ? at::kFloat : widest);
 }
 
-// A row in the order of TensorStatistics' members.
-at::Tensor block_statistics(const at::Tensor& block, at::ScalarType result_type) {
+// The mean square of the differences from the mean.
+at::Tensor variance_of(const at::Tensor& numbers, at::ScalarType sum_type) {
+  return at::var(numbers.to(sum_type), at::OptionalIntArrayRef(), /*correction=*/0);
+}
+
+// A row in the order of TensorStatistics' members, but with the variance, not the standard
+// deviation.
+at::Tensor block_statistics(const at::Tensor& block, at::ScalarType result_type, MeasureAlso also) {
   const at::Tensor numbers = numbers_of(block, result_type);
   const at::ScalarType sum_type = numbers.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
   const at::Tensor count =
       at::full({}, block.numel(), at::TensorOptions().dtype(result_type).device(numbers.device()));
   const bool is_integer = at::isIntegralType(block.scalar_type(), /*includeBool=*/true);
   const at::Tensor none = at::zeros_like(count);
-  std::array<at::Tensor, 8> statistics = {
+  std::vector<at::Tensor> statistics = {
       at::linalg_vector_norm(numbers, 2, at::OptionalIntArrayRef(), false, sum_type),
       numbers.max(),
       numbers.min(),
@@ -164,28 +169,37 @@ at::Tensor block_statistics(const at::Tensor& block, at::ScalarType result_type)
       at::eq(numbers, 0).sum(),
       count,
   };
+  if (also == MeasureAlso::kStandardDeviation) {
+    statistics.push_back(variance_of(numbers, sum_type));
+  }
   for (at::Tensor& statistic : statistics) statistic = statistic.to(result_type);
   return at::stack(statistics);
 }
 
 // The rows of a tensor's blocks as one, every element counted `repeats` times.
-at::Tensor combined(const std::vector<at::Tensor>& rows, std::int64_t repeats) {
+at::Tensor combined(const std::vector<at::Tensor>& rows, std::int64_t repeats, MeasureAlso also) {
   const at::Tensor blocks = at::stack(rows, 1);
   const at::Tensor counts = blocks[7];
   const at::Tensor count = counts.sum();
-  return at::stack({
+  const at::Tensor mean = (blocks[3] * (counts / count)).sum();
+  std::vector<at::Tensor> statistics = {
       at::linalg_vector_norm(blocks[0], 2) * std::sqrt(static_cast<double>(repeats)),
       blocks[1].max(),
       blocks[2].min(),
-      (blocks[3] * (counts / count)).sum(),
+      mean,
       blocks[4].sum() * repeats,
       blocks[5].sum() * repeats,
       blocks[6].sum() * repeats,
       count * repeats,
-  });
+  };
+  if (also == MeasureAlso::kStandardDeviation) {
+    const at::Tensor difference = blocks[3] - mean;
+    statistics.push_back(((blocks[8] + difference * difference) * (counts / count)).sum());
+  }
+  return at::stack(statistics);
 }
 
-at::Tensor device_statistics(const at::Tensor& tensor) {
+at::Tensor device_statistics(const at::Tensor& tensor, MeasureAlso also) {
   const bool is_wide = at::toRealValueType(tensor.scalar_type()) == at::kDouble ||
                        tensor.is_cpu() || tensor.is_cuda() || tensor.is_xpu();
   const at::ScalarType result_type = is_wide ? at::kDouble : at::kFloat;
@@ -198,8 +212,13 @@ at::Tensor device_statistics(const at::Tensor& tensor) {
   }
   std::vector<at::Tensor> blocks;
   append_blocks(distinct, blocks);
-  for (at::Tensor& block : blocks) block = block_statistics(block, result_type);
-  return blocks.size() == 1 && repeats == 1 ? blocks.front() : combined(blocks, repeats);
+  for (at::Tensor& block : blocks) block = block_statistics(block, result_type, also);
+  const at::Tensor row =
+      blocks.size() == 1 && repeats == 1 ? blocks.front() : combined(blocks, repeats, also);
+  if (also == MeasureAlso::kNothing) return row;
+  // 1 / 0 where there is one element, whose variance is 0.
+  const auto count = static_cast<double>(tensor.numel());
+  return at::cat({row.narrow(0, 0, 8), (row.narrow(0, 8, 1) * (count / (count - 1))).sqrt()});
 }
 
 }  // namespace
@@ -210,7 +229,7 @@ at::Tensor measurable(const at::Tensor& tensor) {
   return found;
 }
 
-std::optional<TensorStatistics> measure(const at::Tensor& measurable) {
+std::optional<TensorStatistics> measure(const at::Tensor& measurable, MeasureAlso also) {
   const auto type = element_type(measurable.scalar_type());
   if (!type.has_value()) return std::nullopt;
   const auto sizes = measurable.sizes();
@@ -219,7 +238,7 @@ std::optional<TensorStatistics> measure(const at::Tensor& measurable) {
                              .type = *type,
                              .sizes = {sizes.data(), sizes.size()},
                              .strides = {strides.data(), strides.size()}},
-                            torch_parallel_for());
+                            torch_parallel_for(), also);
   if (statistics.has_value() && measurable.is_neg() && !measurable.is_complex()) {
     // A view that shows its memory negated.
     const double max = statistics->max;
@@ -230,7 +249,7 @@ std::optional<TensorStatistics> measure(const at::Tensor& measurable) {
   return statistics;
 }
 
-at::Tensor measure_on_device(const at::Tensor& tensor) noexcept {
+at::Tensor measure_on_device(const at::Tensor& tensor, MeasureAlso also) noexcept {
   try {
     const at::Tensor found = plain(tensor);
     if (!found.defined() || found.numel() == 0 || !has_memory(found)) return {};
@@ -241,7 +260,7 @@ at::Tensor measure_on_device(const at::Tensor& tensor) noexcept {
         DispatchKeySet({DispatchKey::Python, DispatchKey::PythonTLSSnapshot,
                         DispatchKey::PythonDispatcher, DispatchKey::FuncTorchDynamicLayerFrontMode,
                         DispatchKey::FuncTorchDynamicLayerBackMode, DispatchKey::Functionalize}));
-    return device_statistics(found);
+    return device_statistics(found, also);
   } catch (...) {
     return {};
   }

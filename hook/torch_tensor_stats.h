@@ -20,14 +20,16 @@ namespace trendprobe {
 at::Tensor measurable(const at::Tensor& tensor);
 
 /// Measures what measurable() returned. Nothing for an empty tensor. Throws std::bad_alloc.
-std::optional<TensorStatistics> measure(const at::Tensor& measurable);
+std::optional<TensorStatistics> measure(const at::Tensor& measurable,
+                                        MeasureAlso also = MeasureAlso::kNothing);
 
 /// The same statistics computed by the tensor's own device, as a 1-D tensor there, in the order of
-/// TensorStatistics' members: float64, or float32 where the device has nothing wider. Counts are
+/// TensorStatistics' members (without `std` unless it is asked for): float64, or float32 where the device has nothing wider. Counts are
 /// rounded to that type. The work is queued on the current stream, and nothing waits for it. Its
 /// temporaries take at most 64 MiB, however large the tensor is.
 /// Undefined where `tensor` can't be measured (see measurable(), any device taken) or the device
 /// lacks an operator. Throws nothing.
-at::Tensor measure_on_device(const at::Tensor& tensor) noexcept;
+at::Tensor measure_on_device(const at::Tensor& tensor,
+                             MeasureAlso also = MeasureAlso::kNothing) noexcept;
 
 }  // namespace trendprobe

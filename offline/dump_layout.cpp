@@ -1,10 +1,8 @@
 #include "offline/dump_layout.h"
 
-#include <array>
+#include <span>
 #include <string_view>
 #include <utility>
-
-#include "writer/value_encoding.h"
 
 namespace trendprobe {
 DumpLayout::DumpLayout(const DumpStep& step, const NumberingOptions& options) {
@@ -12,16 +10,17 @@ DumpLayout::DumpLayout(const DumpStep& step, const NumberingOptions& options) {
     names_.append(entry.name);
     entries_.push_back({names_.size(), entry.tensor_count, entry.is_recompute});
     for (std::uint32_t i = 0; i < entry.tensor_count; ++i) {
-      const DumpTensor& tensor = step.tensors[entry.first_tensor + i];
-      names_.append(tensor.suffix);
-      tensors_.push_back({names_.size(), has_statistic(tensor)});
+      const std::size_t tensor = entry.first_tensor + i;
+      names_.append(step.tensors[tensor].suffix);
+      tensors_.push_back({names_.size(), has_statistic(step.values_of(tensor))});
     }
   }
   // Each tensor's own index in place of its values tells where they go.
   DumpStep indexed = step;
+  const std::size_t width = step.statistics.size();
   for (std::size_t i = 0; i < indexed.tensors.size(); ++i) {
-    if (has_statistic(step.tensors[i])) {
-      indexed.tensors[i].statistics = {static_cast<double>(i), kMissing, kMissing, kMissing};
+    if (has_statistic(step.values_of(i))) {
+      indexed.values[i * width] = static_cast<double>(i);
     }
   }
   auto targets = std::make_shared<TargetTable>();
@@ -31,7 +30,7 @@ DumpLayout::DumpLayout(const DumpStep& step, const NumberingOptions& options) {
     kept.metric = block.metric;
     kept.targets = std::move(block.targets);
     kept.tensors.reserve(kept.targets.size());
-    for (std::size_t i = 0; i < block.values.size(); i += kDumpStatistics.size()) {
+    for (std::size_t i = 0; i < block.values.size(); i += width) {
       kept.tensors.push_back(static_cast<std::uint32_t>(block.values[i]));
     }
   }
@@ -58,9 +57,8 @@ bool DumpLayout::fits(const DumpStep& step) const {
       return false;
     }
     for (std::uint32_t k = 0; k < entry.tensor_count; ++k, ++next_tensor) {
-      const DumpTensor& tensor = step.tensors[next_tensor];
-      if (has_statistic(tensor) != tensors_[next_tensor].has_statistic ||
-          !is_next(tensor.suffix, tensors_[next_tensor].suffix_end)) {
+      if (has_statistic(step.values_of(next_tensor)) != tensors_[next_tensor].has_statistic ||
+          !is_next(step.tensors[next_tensor].suffix, tensors_[next_tensor].suffix_end)) {
         return false;
       }
     }
@@ -78,10 +76,10 @@ std::vector<RecordBlock> DumpLayout::blocks_of(const DumpStep& step,
     block.micro_step = known.micro_step;
     block.metric = known.metric;
     block.targets = known.targets;
-    block.values.reserve(known.tensors.size() * kDumpStatistics.size());
+    block.values.reserve(known.tensors.size() * step.statistics.size());
     for (const std::uint32_t tensor : known.tensors) {
-      const std::array<double, 4>& statistics = step.tensors[tensor].statistics;
-      block.values.insert(block.values.end(), statistics.begin(), statistics.end());
+      const std::span<const double> values = step.values_of(tensor);
+      block.values.insert(block.values.end(), values.begin(), values.end());
     }
   }
   return blocks;

@@ -34,7 +34,7 @@ bool is_trend_dtype(std::string_view dtype) {
          dtype == "Float32" || dtype == "BFloat16" || dtype == "Float16";
 }
 
-/// Index into kDumpStatistics, or -1.
+/// Index of one of msProbe's four (DumpStatistics), or -1.
 int statistic_of(std::string_view key) {
   if (key.size() > 4) return -1;  // as most are
   if (key == "Norm") return 0;
@@ -241,8 +241,10 @@ class DumpParser::EntryReader {
                   start);
     }
     if (!is_tensor_type(type)) return;
-    parser_.step_.tensors.push_back(
-        {parser_.keep_suffix(suffix_), statistics, read_by_msprobe && is_trend_dtype(dtype)});
+    DumpStep& step = parser_.step_;
+    step.tensors.push_back(
+        {parser_.keep_suffix(suffix_), read_by_msprobe && is_trend_dtype(dtype)});
+    step.values.insert(step.values.end(), statistics.begin(), statistics.end());
   }
 
   void count_fault(std::string_view what, std::string_view kept, std::size_t byte) {
@@ -439,6 +441,7 @@ void DumpParser::report_circles(const std::filesystem::path& path, Diagnostics& 
 void DumpParser::parse_dump(const std::filesystem::path& path, Diagnostics& diagnostics) {
   step_.entries.clear();
   step_.tensors.clear();
+  step_.values.clear();
   level_ = {};
   unescaped_.clear();
   if (suffixes_.size() > kMaxSuffixes) {
@@ -488,6 +491,7 @@ void DumpParser::parse_dump(const std::filesystem::path& path, Diagnostics& diag
           reader.read();
         } catch (const JsonError&) {
           step_.tensors.resize(entry.first_tensor);  // half an entry is none
+          step_.values.resize(entry.first_tensor * step_.statistics.size());
           throw;
         }
         entry.is_recompute = reader.is_recompute();

@@ -3,9 +3,9 @@
 // Belongs to one thread.
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <map>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -19,14 +19,14 @@ class BlockSorter {
 
   /// Appends a record to the block of its micro-step and metric.
   void add(std::int32_t micro_step, DumpMetric metric, std::uint32_t target,
-           const std::array<double, 4>& statistics) {
+           std::span<const double> values) {
     const std::pair key(micro_step, static_cast<std::uint32_t>(metric));
     if (last_ == nullptr || key != last_key_) {
       last_ = &blocks_[key];
       last_key_ = key;
     }
     last_->targets.push_back(target);
-    last_->values.insert(last_->values.end(), statistics.begin(), statistics.end());
+    last_->values.insert(last_->values.end(), values.begin(), values.end());
   }
 
   /// The blocks, micro-steps ascending, metrics in the order of dump_metrics(). Leaves the sorter

@@ -347,21 +347,16 @@ std::string mapped_base(const DumpEntry& entry, const NameMapping& mapping) {
 
 }  // namespace
 
-const std::vector<Metric>& dump_metrics() {
-  // Never destroyed: the recorder's thread may still need it while the process exits.
-  static const auto& metrics = *new std::vector<Metric>([] {
-    std::vector<Metric> result;
-    for (const char* name : {"forward", "backward", "recompute", "parameters_grad"}) {
-      result.push_back({RecordKind::kDump, name, {kDumpStatistics.begin(), kDumpStatistics.end()}});
-    }
-    return result;
-  }());
+std::vector<Metric> dump_metrics(DumpStatistics statistics) {
+  std::vector<Metric> metrics;
+  for (const char* name : {"forward", "backward", "recompute", "parameters_grad"}) {
+    metrics.push_back({RecordKind::kDump, name, statistics.names()});
+  }
   return metrics;
 }
 
-bool has_statistic(const DumpTensor& tensor) {
-  return std::any_of(tensor.statistics.begin(), tensor.statistics.end(),
-                     [](double value) { return !is_missing(value); });
+bool has_statistic(std::span<const double> values) {
+  return std::any_of(values.begin(), values.end(), [](double value) { return !is_missing(value); });
 }
 
 std::int32_t count_micro_steps(const DumpStep& step, const NumberingOptions& options) {
@@ -408,12 +403,12 @@ NumberedDumpStep number_dump_step(const DumpStep& step, std::int64_t training_st
     }
     const std::size_t base_size = target_name.size();
     for (std::uint32_t k = 0; k < entry.tensor_count; ++k) {
-      const DumpTensor& tensor = step.tensors[entry.first_tensor + k];
-      if (!has_statistic(tensor)) continue;
+      const std::size_t tensor = entry.first_tensor + k;
+      if (!has_statistic(step.values_of(tensor))) continue;
       target_name.resize(base_size);
-      target_name.append(tensor.suffix);
+      target_name.append(step.tensors[tensor].suffix);
       blocks.add(micro_step, metric_of(call), targets.intern(target_name, chunk, number),
-                 tensor.statistics);
+                 step.values_of(tensor));
     }
   }
   return {micro_steps ? graph.micro_steps() : 1, blocks.take()};

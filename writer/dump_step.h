@@ -5,40 +5,37 @@
 // here, once, for both.
 #pragma once
 
-#include <array>
+#include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "writer/dump_statistics.h"
 #include "writer/name_mapping.h"
 #include "writer/record.h"
 
 namespace trendprobe {
 
-/// Statistics of dump metrics, in the order in which msProbe's trend database has them.
-inline constexpr std::array<std::string_view, 4> kDumpStatistics = {"norm", "max", "min", "mean"};
-
 /// Metrics of dump data, in the order of msProbe's metric ids. The enumerator is the index into
 /// dump_metrics().
 enum class DumpMetric : std::uint8_t { kForward, kBackward, kRecompute, kParametersGrad };
-const std::vector<Metric>& dump_metrics();
+std::vector<Metric> dump_metrics(DumpStatistics statistics = {});
 
 /// One tensor of a dump entry.
 struct DumpTensor {
   /// What follows the module's name in the target's name: ".input.0", ".input.scale",
   /// ".output.1.0", ".parameters.weight", ".weight".
   std::string_view suffix;
-  /// In the order of kDumpStatistics; kMissing where msProbe has none.
-  std::array<double, 4> statistics;
   /// msProbe's data2db reads it: a supported type and dtype, directly in input_args, output, input,
   /// parameters or parameters_grad.
   bool read_by_msprobe = false;
 };
 
-/// True if anything was measured; a tensor without is no record.
-bool has_statistic(const DumpTensor& tensor);
+/// True if anything was measured; a tensor whose values are all missing is no record.
+bool has_statistic(std::span<const double> values);
 
 /// One key of dump.json: `Module.<path>.<Class>.forward.<call>` and the like.
 struct DumpEntry {
@@ -63,11 +60,19 @@ struct DumpStep {
   /// In flush order.
   std::vector<DumpEntry> entries;
   std::vector<DumpTensor> tensors;
+  /// Which statistics every tensor has.
+  DumpStatistics statistics;
+  /// tensors.size() × statistics.size(), tensor after tensor; kMissing where there is none.
+  std::vector<double> values;
   /// In file order.
   std::vector<ConstructNode> construct;
   /// False where there is no construct.json (extra_info false) or it holds nothing (level L1):
   /// micro-steps can't be told apart.
   bool has_construct = false;
+
+  std::span<const double> values_of(std::size_t tensor) const {
+    return {values.data() + tensor * statistics.size(), statistics.size()};
+  }
 };
 
 struct NumberingOptions {

@@ -221,11 +221,11 @@ std::vector<RecordBlock> number_dump_step_as_msprobe(const DumpStep& step,
       }
     }
     for (std::uint32_t i = 0; i < entry.tensor_count; ++i) {
-      const DumpTensor& tensor = step.tensors[entry.first_tensor + i];
-      if (!tensor.read_by_msprobe) continue;
-      target_name.assign(named->name).append(tensor.suffix);
+      const std::size_t tensor = entry.first_tensor + i;
+      if (!step.tensors[tensor].read_by_msprobe) continue;
+      target_name.assign(named->name).append(step.tensors[tensor].suffix);
       blocks.add(micro_step, named->metric, targets.intern(target_name, 0, call),
-                 tensor.statistics);
+                 step.values_of(tensor));
     }
   }
   return blocks.take();

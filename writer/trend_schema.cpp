@@ -8,7 +8,7 @@ constexpr std::array<std::string_view, 4> kDumpMetricNames = {"forward", "backwa
 constexpr std::array<std::string_view, 9> kMonitorMetricNames = {
     "actv",         "actv_grad",    "exp_avg",       "exp_avg_sq", "grad_unreduced",
     "grad_reduced", "param_origin", "param_updated", "other"};
-constexpr std::array<std::string_view, 4> kDumpStatisticNames = {"norm", "max", "min", "mean"};
+constexpr std::array<std::string_view, 4> kMsprobeDumpStatistics = {"norm", "max", "min", "mean"};
 constexpr std::array<std::string_view, 14> kMonitorStatisticNames = {
     "norm",        "min", "max",         "zeros", "nans",     "mean",  "entropy",
     "softmax_max", "sr",  "kernel_norm", "std_x", "jacobian", "proxy", "token_similarity"};
@@ -25,7 +25,7 @@ std::span<const std::string_view> trend_metrics(RecordKind kind) {
 }
 
 std::span<const std::string_view> trend_statistics(RecordKind kind) {
-  if (kind == RecordKind::kDump) return kDumpStatisticNames;
+  if (kind == RecordKind::kDump) return kMsprobeDumpStatistics;
   return kMonitorStatisticNames;
 }
 

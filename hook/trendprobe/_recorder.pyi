@@ -18,6 +18,7 @@ class Recorder:
     def submit_dump_step(
         self,
         training_step: int,
+        statistics: Sequence[str],
         entries: list[tuple[str, bool, list[tuple[str, tuple[float | None, ...]]]]],
         construct: dict[str, object],
         *,
@@ -26,7 +27,10 @@ class Recorder:
         """Hands over one training step of dump data; False if it was dropped.
 
         ``entries`` are (name in dump.json, is_recompute, tensors) in flush order, each tensor (what follows the module
-        in the target's name, (norm, max, min, mean)). ``construct`` is what construct.json would hold.
+        in the target's name, values in the order of ``statistics``). ``statistics`` are some of "norm", "max", "min",
+        "mean", "std", "nans", "infs" and "zeros", in this order. ``construct`` is what construct.json would hold.
+
+        Raises ValueError and TypeError for arguments that are none of these.
         """
     def submit_monitor(
         self,

@@ -1,6 +1,6 @@
 """Statistics of torch tensors in one pass over their memory. Import torch first.
 
-Neither function raises, and neither changes training: no autograd graph, no version counter, no random numbers, no
+Neither function raises anything but TypeError for a wrong number of arguments, and neither changes training: no autograd graph, no version counter, no random numbers, no
 dispatch modes, no synchronization with a device. Both may be called from any thread.
 """
 
@@ -33,11 +33,17 @@ class Statistics(tuple[float, float, float, float, int, int, int, int]):
     """Elements that are 0 or -0."""
     count: int  # type: ignore[assignment]  # not the method of tuple
     """Elements."""
+    std: float | None
+    """Standard deviation as of `torch.std`, rounded as the norm: NaN of one element, and where one is not finite.
 
-    def __new__(cls, values: Iterable[float], /) -> Statistics: ...
+    None if it was not asked for. Not part of the tuple.
+    """
 
-def measure(tensor: object, /) -> Statistics | None:
-    """Measure a tensor in main memory.
+    def __new__(cls, values: Iterable[float], /) -> Statistics:
+        """Of the tuple's values, which `std` may follow."""
+
+def measure(tensor: object, with_std: bool = False, /) -> Statistics | None:
+    """Measure a tensor in main memory; its standard deviation, too, where that is asked for.
 
     The same memory gives the same bits, whatever the processor and the number of threads. Python's lock is released
     while a tensor of 16,384 or more elements is measured.
@@ -48,10 +54,11 @@ def measure(tensor: object, /) -> Statistics | None:
     inside torch.func.grad() is measured.
     """
 
-def measure_on_device(tensor: torch.Tensor, /) -> torch.Tensor | None:
+def measure_on_device(tensor: torch.Tensor, with_std: bool = False, /) -> torch.Tensor | None:
     """Queue the measurement of a tensor on its own device, and do not wait for it.
 
-    Returns a 1-D tensor on that device with the fields of `Statistics` in their order: float64, or float32 where the
+    Returns a 1-D tensor on that device with the fields of `Statistics` in their order, `std` the last where it is
+    asked for: float64, or float32 where the
     device is known for nothing wider, counts rounded to that type. It is the device's own arithmetic, so the last
     digits differ from `measure`. Float16 and bfloat16 are summed in float32. Temporary tensors take at most 64 MiB.
     Works for main memory too.

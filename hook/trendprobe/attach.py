@@ -13,6 +13,7 @@ from trendprobe.settings import TrendSettings, parse_settings, read_settings
 logger = logging.getLogger("trendprobe")
 
 _MARK = "_trendprobe_original"
+_MSPROBE_STATISTICS = ("norm", "max", "min", "mean")
 
 
 def enable() -> bool:
@@ -88,7 +89,7 @@ def _attach_dump() -> None:
             measurement = writer.measure_tensor(data)
             if measurement is None or writer.keeps_files or self.config.task not in ("statistics", "tensor"):
                 return get_stat_info(self, data, *args, **kwargs)
-            norm, largest, smallest, mean = measurement.values()
+            norm, largest, smallest, mean = measurement.values(_MSPROBE_STATISTICS)
             return statistics_class(largest, smallest, mean, norm)
 
         return get_stat_info_and_measure

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import threading
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -21,9 +22,10 @@ from trendprobe.settings import TrendSettings
 _STEP_AND_PROCESS = re.compile(r"[/\\]step(\d+)[/\\](?:rank(\d+)|proc\d+)[/\\][^/\\]*$")
 _PARAMETERS_GRAD = re.compile(r"\.parameters_grad(\.\d+)?$")
 _INPUT_SECTIONS = ("input_args", "input_kwargs", "input")
-_NOTHING = (None, None, None, None)
+# As in msProbe, integers and bools have none of these.
+_OF_FLOATING_POINT = ("norm", "mean", "std")
+_MSPROBE_KEYS = {"norm": "Norm", "max": "Max", "min": "Min", "mean": "Mean"}
 
-Values = tuple[Any, Any, Any, Any]  # norm, max, min, mean: numbers or None
 Measured = Any  # Statistics, a tensor on a device, or None
 
 
@@ -32,18 +34,19 @@ class TensorMeasurement:
 
     __slots__ = ("is_floating_point", "measured")
 
-    def __init__(self, tensor: torch.Tensor) -> None:
+    def __init__(self, tensor: torch.Tensor, with_std: bool) -> None:
         self.is_floating_point = tensor.is_floating_point() or tensor.is_complex()
-        self.measured: Measured = measure(tensor)
+        self.measured: Measured = measure(tensor, with_std)
         if self.measured is None and tensor.device.type not in ("cpu", "meta"):
-            self.measured = measure_on_device(tensor)
+            self.measured = measure_on_device(tensor, with_std)
 
-    def values(self) -> Values:
-        """Norm, max, min, mean; as in msProbe, integers and bools have no norm and no mean."""
+    def values(self, statistics: Sequence[str]) -> tuple[float | None, ...]:
+        """Their values, None where there is none."""
         if not isinstance(self.measured, Statistics):
-            return _NOTHING
-        norm, largest, smallest, mean = self.measured[:4]
-        return (norm, largest, smallest, mean) if self.is_floating_point else (None, largest, smallest, None)
+            return (None,) * len(statistics)
+        if self.is_floating_point:
+            return tuple(getattr(self.measured, name) for name in statistics)
+        return tuple(None if name in _OF_FLOATING_POINT else getattr(self.measured, name) for name in statistics)
 
 
 class TrendDataWriter(DataWriter):  # type: ignore[misc]
@@ -56,6 +59,7 @@ class TrendDataWriter(DataWriter):  # type: ignore[misc]
     def __init__(self, settings: TrendSettings) -> None:
         super().__init__()
         self._keep_files = settings.keep_files
+        self._statistics = settings.stats
         self._recorder = recorder_for(settings)
         self._recording = Recording("dump data")
         self._measured: list[TensorMeasurement | None] = []  # by msProbe's tensor_stat_index
@@ -81,7 +85,7 @@ class TrendDataWriter(DataWriter):  # type: ignore[misc]
         """Measures a tensor for the statistics that msProbe is about to append in this thread."""
         self._last.measurement = None
         with self._recording.guarded("measuring a tensor"):
-            self._last.measurement = TensorMeasurement(tensor)
+            self._last.measurement = TensorMeasurement(tensor, "std" in self._statistics)
         return self._last.measurement  # type: ignore[no-any-return]
 
     def append_stat_to_buffer(self, stat_vector: list[Any]) -> int:
@@ -135,7 +139,7 @@ class TrendDataWriter(DataWriter):  # type: ignore[misc]
             if isinstance(index, int):
                 tensors.append((suffix, self._measured[index] if 0 <= index < len(self._measured) else None))
             elif "dtype" in value and "Max" in value:  # an array of NumPy, measured by msProbe
-                tensors.append((suffix, tuple(value.get(key) for key in ("Norm", "Max", "Min", "Mean"))))
+                tensors.append((suffix, tuple(value.get(_MSPROBE_KEYS.get(name)) for name in self._statistics)))
             else:
                 for key, element in value.items():
                     if isinstance(element, (list, tuple, dict)):
@@ -198,11 +202,12 @@ class TrendDataWriter(DataWriter):  # type: ignore[misc]
             self._fetch_from_devices(entries)
             self._recorder.submit_dump_step(
                 int(found[1]),
+                self._statistics,
                 [
                     (
                         name,
                         name in recomputed,
-                        [(suffix, _values(m)) for section in entries[name].values() for suffix, m in section],
+                        [(suffix, self._values(m)) for section in entries[name].values() for suffix, m in section],
                     )
                     for name in data  # msProbe's order, without what it took back
                     if name in entries
@@ -211,6 +216,11 @@ class TrendDataWriter(DataWriter):  # type: ignore[misc]
                 complete=complete,
             )
             log_warning_of(self._recorder)
+
+    def _values(self, measurement: Any) -> tuple[float | None, ...]:
+        if isinstance(measurement, TensorMeasurement):
+            return measurement.values(self._statistics)
+        return measurement if measurement is not None else (None,) * len(self._statistics)
 
     @staticmethod
     def _fetch_from_devices(entries: dict[str, dict[str, list[tuple[str, Any]]]]) -> None:
@@ -225,12 +235,6 @@ class TrendDataWriter(DataWriter):  # type: ignore[misc]
             rows = torch.stack([measurement.measured for measurement in measurements]).cpu().tolist()
             for measurement, row in zip(measurements, rows):
                 measurement.measured = Statistics(row)
-
-
-def _values(measurement: Any) -> Values:
-    if isinstance(measurement, TensorMeasurement):
-        return measurement.values()
-    return measurement if measurement is not None else _NOTHING
 
 
 def _process_group_rank() -> int | None:

@@ -26,10 +26,14 @@ class TrendSettings:
     """When the queue is full: "wait" until there is room, or "drop" the step and say so in the shard."""
     durability: str = "process"
     """A committed step survives a killed process ("process"), or also a power cut ("step")."""
+    stats: tuple[str, ...] = ("norm", "max", "min", "mean")
+    """Statistics of what PrecisionDebugger collects, in the order in which every file has them."""
     queue_mb: int = 64
     """Memory for steps that wait to be written, in MiB."""
 
 
+# In the order of every file: first those of msProbe.
+STATISTICS = ("norm", "max", "min", "mean", "std", "nans", "infs", "zeros")
 _CHOICES = {"on_full": ("wait", "drop"), "durability": ("process", "step")}
 
 
@@ -47,7 +51,8 @@ def parse_settings(block: object, source: str) -> TrendSettings:
         if key not in fields:
             raise TrendSettingsError(f'{source}: "{KEY}" has the unknown key "{key}"; known are {", ".join(fields)}')
         _check(f'{source}: "{KEY}": "{key}"', key, value)
-    return TrendSettings(**block)
+    settings = TrendSettings(**block)
+    return dataclasses.replace(settings, stats=tuple(name for name in STATISTICS if name in settings.stats))
 
 
 def _check(what: str, key: str, value: object) -> None:
@@ -60,6 +65,15 @@ def _check(what: str, key: str, value: object) -> None:
     elif key == "queue_mb":
         if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= 65536:
             raise TrendSettingsError(f"{what} is {value!r}; expected a whole number from 1 to 65536")
+    elif key == "stats":
+        if (
+            not isinstance(value, list)
+            or not value
+            or not all(name in STATISTICS for name in value)
+            or len(set(value)) < len(value)
+        ):
+            allowed = ", ".join(f'"{name}"' for name in STATISTICS)
+            raise TrendSettingsError(f"{what} is {value!r}; expected a list of different ones of {allowed}")
     elif value not in _CHOICES[key]:
         allowed = " and ".join(f'"{choice}"' for choice in _CHOICES[key])
         raise TrendSettingsError(f"{what} is {value!r}; allowed are {allowed}")

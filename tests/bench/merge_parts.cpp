@@ -183,6 +183,7 @@ void write_shards(const fs::path& directory, std::int64_t shards, std::int64_t s
         "Module.layers." + std::to_string(i / 8) + ".mlp.fc.Linear.input." + std::to_string(i % 8),
         0, 0);
   }
+  const std::vector<Metric> metrics = dump_metrics();
   for (std::int64_t shard = 0; shard < shards; ++shard) {
     ShardWriter writer(directory, {.host = "bench", .pid = shard + 1, .started_ns = 1}, {},
                        targets);
@@ -198,13 +199,13 @@ void write_shards(const fs::path& directory, std::int64_t shards, std::int64_t s
         block.values.clear();
         for (std::int64_t i = 0; i < target_count; ++i) {
           block.targets.push_back(static_cast<std::uint32_t>(i));
-          for (std::size_t k = 0; k < kDumpStatistics.size(); ++k) {
+          for (std::size_t k = 0; k < DumpStatistics().size(); ++k) {
             state = state * 6364136223846793005U + 1442695040888963407U;
             block.values.push_back(static_cast<float>(state >> 40) / 1000.0F);
           }
         }
       }
-      writer.commit({.training_step = step, .blocks = blocks, .metrics = dump_metrics()});
+      writer.commit({.training_step = step, .blocks = blocks, .metrics = metrics});
     }
     writer.close();
   }

@@ -16,22 +16,33 @@ std::vector<std::string> described(const DumpStep& step) {
     std::string line(entry.name);
     if (entry.is_recompute) line += " (recompute)";
     for (std::uint32_t i = 0; i < entry.tensor_count; ++i) {
-      const DumpTensor& tensor = step.tensors[entry.first_tensor + i];
-      line += " " + std::string(tensor.suffix) + "=" +
-              std::to_string(static_cast<int>(tensor.statistics[0]));
+      const std::size_t tensor = entry.first_tensor + i;
+      line += " " + std::string(step.tensors[tensor].suffix) + "=" +
+              std::to_string(static_cast<int>(step.values_of(tensor)[0]));
     }
     lines.push_back(line);
   }
   return lines;
 }
 
-DumpTensor tensor(std::string_view suffix, double norm) { return {suffix, {norm, 1, 0, 0}}; }
+struct Tensor {
+  std::string_view suffix;
+  double norm;
+};
+
+Tensor tensor(std::string_view suffix, double norm) { return {suffix, norm}; }
 
 class DumpStepBuilderTest : public ::testing::Test {
  protected:
-  void add(std::string_view entry, DumpSection section, std::vector<DumpTensor> tensors,
+  void add(std::string_view entry, DumpSection section, const std::vector<Tensor>& measured,
            bool is_recompute = false) {
-    const DumpStepBuilder::Section added{section, tensors};
+    std::vector<DumpTensor> tensors;
+    std::vector<double> values;
+    for (const Tensor& tensor : measured) {
+      tensors.push_back({tensor.suffix});
+      values.insert(values.end(), {tensor.norm, 1, 0, 0});
+    }
+    const DumpStepBuilder::Section added{section, tensors, values};
     builder.add(entry, {&added, 1}, is_recompute);
   }
 
@@ -129,8 +140,7 @@ TEST_F(DumpStepBuilderTest, ThreadsAddToTheSameStep) {
   ASSERT_EQ(step.entries.size(), names.size());
   for (const DumpEntry& entry : step.entries) {
     ASSERT_EQ(entry.tensor_count, 2U);
-    EXPECT_EQ(step.tensors[entry.first_tensor].statistics[0],
-              -step.tensors[entry.first_tensor + 1].statistics[0]);
+    EXPECT_EQ(step.values_of(entry.first_tensor)[0], -step.values_of(entry.first_tensor + 1)[0]);
   }
 }
 

@@ -86,7 +86,8 @@ class RecorderTest : public testing::Test {
       step.entries.push_back({recorder.intern(prefix + std::to_string(i) + ".Linear.forward.0"),
                               false, static_cast<std::uint32_t>(step.tensors.size()), 1});
       const double value = static_cast<double>(training_step) * 1000 + i;
-      step.tensors.push_back({recorder.intern(".output.0"), {value, value + 1, -value, 0.5}, true});
+      step.tensors.push_back({recorder.intern(".output.0"), true});
+      step.values.insert(step.values.end(), {value, value + 1, -value, 0.5});
     }
     return step;
   }

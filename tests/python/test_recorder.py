@@ -40,7 +40,7 @@ recorder = Recorder("trend")
 def submit(step, recorder=recorder):
     entries = [(f"Module.layer.{i}.Linear.forward.0", False, [(".output.0", (step + i, 1.0, 0.0, 0.5))])
                for i in range(20)]
-    return recorder.submit_dump_step(step, entries, {})
+    return recorder.submit_dump_step(step, ["norm", "max", "min", "mean"], entries, {})
 """
 
 
@@ -261,7 +261,8 @@ def test_wrong_options_are_named(arguments: dict[str, Any], named: str, tmp_path
 def test_wrong_records_raise_and_nothing_is_lost(tmp_path: Path, steps_of: Callable) -> None:
     recorder = _recorder.Recorder(str(tmp_path / "trend"))
     good = [("Module.a.Linear.forward.0", False, [(".output.0", (1.0, 1.0, 1.0, 1.0))])]
-    recorder.submit_dump_step(0, good, {})
+    statistics = ("norm", "max", "min", "mean")
+    recorder.submit_dump_step(0, statistics, good, {})
     for wrong in (
         [("name",)],
         [(1, False, [])],
@@ -270,10 +271,13 @@ def test_wrong_records_raise_and_nothing_is_lost(tmp_path: Path, steps_of: Calla
         ["name"],
     ):
         with pytest.raises((TypeError, ValueError, RuntimeError)):
-            recorder.submit_dump_step(1, wrong, {})
+            recorder.submit_dump_step(1, statistics, wrong, {})
+    for unknown in (["Norm", "max", "min", "mean"], ["max", "norm", "min", "mean"], ["norm"], []):
+        with pytest.raises((TypeError, ValueError)):
+            recorder.submit_dump_step(1, unknown, good, {})
     with pytest.raises((TypeError, ValueError)):
         recorder.submit_monitor(1, "actv", ["norm"], [("a", 0, 0, [1.0, 2.0])])
-    recorder.submit_dump_step(2, good, {})
+    recorder.submit_dump_step(2, statistics, good, {})
     recorder.close()
     assert steps_of() == {0: 1, 2: 1}
 

@@ -19,7 +19,15 @@ def test_no_block_means_not_enabled() -> None:
 
 def test_a_block_that_only_enables_has_the_documented_defaults() -> None:
     parsed = settings.parse_settings({"enable": True}, "config.json")
-    assert parsed == settings.TrendSettings(True, "./trend", True, "wait", "process", 64)
+    assert parsed == settings.TrendSettings(
+        enable=True,
+        path="./trend",
+        keep_files=True,
+        on_full="wait",
+        durability="process",
+        stats=("norm", "max", "min", "mean"),
+        queue_mb=64,
+    )
 
 
 @pytest.mark.parametrize(
