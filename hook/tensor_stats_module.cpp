@@ -5,9 +5,11 @@
 #include <torch/version.h>
 
 #include <array>
+#include <exception>
 #include <optional>
 #include <string>
 
+#include "hook/device_slab_module.h"
 #include "hook/torch_tensor_stats.h"
 
 namespace trendprobe {
@@ -143,6 +145,20 @@ PyCFunction fast_call(PyObject* (*function)(PyObject*, PyObject* const*, Py_ssiz
   return reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(function));
 }
 
+// False, with the error set, where it could not be done.
+bool define_classes(PyObject* module) {
+  try {
+    auto target = pybind11::reinterpret_borrow<pybind11::module_>(module);
+    define_device_slab(target);
+    return true;
+  } catch (pybind11::error_already_set& error) {
+    error.restore();
+  } catch (const std::exception& error) {
+    PyErr_SetString(PyExc_ImportError, error.what());
+  }
+  return false;
+}
+
 PyObject* create_module() {
   static std::array<PyMethodDef, 3> methods = {
       PyMethodDef{"measure", fast_call(python_measure), METH_FASTCALL,
@@ -179,7 +195,8 @@ PyObject* create_module() {
   PyObject* module = PyModule_Create(&definition);
   if (module == nullptr ||
       PyModule_AddObjectRef(module, "Statistics", reinterpret_cast<PyObject*>(statistics_type)) <
-          0) {
+          0 ||
+      !define_classes(module)) {
     Py_CLEAR(module);
   }
   return module;

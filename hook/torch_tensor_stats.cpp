@@ -249,18 +249,23 @@ std::optional<TensorStatistics> measure(const at::Tensor& measurable, MeasureAls
   return statistics;
 }
 
+OutsideModes::OutsideModes()
+    : no_modes_(c10::autocast_dispatch_keyset |
+                DispatchKeySet(
+                    {DispatchKey::Python, DispatchKey::PythonTLSSnapshot,
+                     DispatchKey::PythonDispatcher, DispatchKey::FuncTorchDynamicLayerFrontMode,
+                     DispatchKey::FuncTorchDynamicLayerBackMode, DispatchKey::Functionalize})) {}
+
+at::Tensor queue_measurement(const at::Tensor& tensor, MeasureAlso also) {
+  const at::Tensor found = plain(tensor);
+  if (!found.defined() || found.numel() == 0 || !has_memory(found)) return {};
+  const OutsideModes outside;
+  return device_statistics(found, also);
+}
+
 at::Tensor measure_on_device(const at::Tensor& tensor, MeasureAlso also) noexcept {
   try {
-    const at::Tensor found = plain(tensor);
-    if (!found.defined() || found.numel() == 0 || !has_memory(found)) return {};
-    const at::NoGradGuard no_grad;
-    // The caller's modes see, cast and replay operators of the model, not these.
-    const c10::impl::ExcludeDispatchKeyGuard no_modes(
-        c10::autocast_dispatch_keyset |
-        DispatchKeySet({DispatchKey::Python, DispatchKey::PythonTLSSnapshot,
-                        DispatchKey::PythonDispatcher, DispatchKey::FuncTorchDynamicLayerFrontMode,
-                        DispatchKey::FuncTorchDynamicLayerBackMode, DispatchKey::Functionalize}));
-    return device_statistics(found, also);
+    return queue_measurement(tensor, also);
   } catch (...) {
     return {};
   }

@@ -65,3 +65,21 @@ def measure_on_device(tensor: torch.Tensor, with_std: bool = False, /) -> torch.
 
     Returns None for what `measure` returns None for, devices aside, and where the device lacks an operator.
     """
+
+class DeviceRows:
+    """What one `DeviceSlab` held, on its way to the host. Thread-safe."""
+
+    def statistics(self, row: int) -> list[float]:
+        """A row: the fields of `Statistics`. Waits for the copy the first time; RuntimeError where a device failed."""
+
+class DeviceSlab:
+    """Measures tensors on their devices and brings the results to the host in one copy a device. Thread-safe."""
+
+    def __init__(self) -> None: ...
+    def add(self, tensor: torch.Tensor) -> int | None:
+        """Queue a tensor's measurement, as `measure_on_device` does; None where there is none. Waits for nothing.
+
+        Returns the row's number.
+        """
+    def take(self) -> DeviceRows | None:
+        """Start the copies and begin anew; None if there is no row. Waits for nothing."""
