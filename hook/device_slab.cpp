@@ -6,6 +6,7 @@
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <tuple>
 
@@ -32,6 +33,32 @@ c10::Stream current_stream(const c10::Device& device) {
 
 double pending_value(std::uint32_t row, std::uint32_t field) {
   return std::bit_cast<double>(kPendingMark | std::uint64_t{field} << kFieldShift | row);
+}
+
+void write_pending_values(std::uint32_t row, bool is_floating_point, DumpStatistics statistics,
+                          std::span<double> values) {
+  struct Field {
+    DumpStatistic statistic;
+    std::uint32_t position;
+    bool of_floating_point;
+  };
+  constexpr std::array<Field, kDumpStatisticNames.size()> kFields = {{
+      {DumpStatistic::kNorm, 0, true},
+      {DumpStatistic::kMax, 1, false},
+      {DumpStatistic::kMin, 2, false},
+      {DumpStatistic::kMean, 3, true},
+      {DumpStatistic::kStd, 8, true},
+      {DumpStatistic::kNans, 4, false},
+      {DumpStatistic::kInfs, 5, false},
+      {DumpStatistic::kZeros, 6, false},
+  }};
+  std::size_t next = 0;
+  for (const Field& field : kFields) {
+    if (!statistics.contains(field.statistic)) continue;
+    values[next++] = field.of_floating_point && !is_floating_point
+                         ? kMissing
+                         : pending_value(row, field.position);
+  }
 }
 
 // Rows of one device and type, in the order in which they came.
@@ -89,7 +116,7 @@ bool DeviceSlab::KeyLess::operator()(const Key& a, const Key& b) const {
   return as_tuple(a) < as_tuple(b);
 }
 
-DeviceSlab::Added DeviceSlab::add(const at::Tensor& tensor) noexcept {
+DeviceSlab::Added DeviceSlab::add(const at::Tensor& tensor, MeasureAlso also) noexcept {
   try {
     if (!tensor.defined()) return {};
     const c10::Device device = tensor.device();
@@ -98,7 +125,7 @@ DeviceSlab::Added DeviceSlab::add(const at::Tensor& tensor) noexcept {
       stream = current_stream(device);
       if (c10::impl::getDeviceGuardImpl(device.type())->isStreamCapturing(*stream)) return {};
     }
-    const at::Tensor row = queue_measurement(tensor, also_);
+    const at::Tensor row = queue_measurement(tensor, also);
     if (!row.defined()) return {};
     const std::lock_guard lock(mutex_);
     std::shared_ptr<Rows>& rows = rows_[{row.device(), row.scalar_type()}];

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "hook/tensor_stats.h"
+#include "writer/dump_statistics.h"
 
 namespace trendprobe {
 
@@ -23,6 +24,10 @@ namespace trendprobe {
 /// `row` is DeviceSlab's, `field` the position among TensorStatistics' members. Copies of a double
 /// keep its bits, arithmetic need not: don't compute with it.
 double pending_value(std::uint32_t row, std::uint32_t field);
+
+/// What write_dump_values() would write, pending. REQUIRES: as there.
+void write_pending_values(std::uint32_t row, bool is_floating_point, DumpStatistics statistics,
+                          std::span<double> values);
 
 /// The rows of one training step, once the step has ended. Thread-safe.
 class DeviceRows {
@@ -62,11 +67,9 @@ class DeviceSlab {
     std::uint32_t row = 0;  ///< For pending_value().
   };
 
-  explicit DeviceSlab(MeasureAlso also = MeasureAlso::kNothing) : also_(also) {}
-
   /// Queues the measurement of a tensor on its device, behind what its current stream has to do.
   /// Nothing waits, in this thread or on the host.
-  Added add(const at::Tensor& tensor) noexcept;
+  Added add(const at::Tensor& tensor, MeasureAlso also = MeasureAlso::kNothing) noexcept;
 
   /// Ends the step: starts one copy for each device (and type of row: a device whose rows are
   /// float32 has float64 ones of float64 tensors), into pinned memory. Nothing waits. Null if there
@@ -80,7 +83,6 @@ class DeviceSlab {
     bool operator()(const Key& a, const Key& b) const;
   };
 
-  const MeasureAlso also_;
   std::mutex mutex_;
   std::map<Key, std::shared_ptr<Rows>, KeyLess> rows_;
   std::uint32_t count_ = 0;
