@@ -10,6 +10,7 @@
 #include <string>
 
 #include "hook/device_slab_module.h"
+#include "hook/dump_collector.h"
 #include "hook/torch_tensor_stats.h"
 
 namespace trendprobe {
@@ -150,6 +151,7 @@ bool define_classes(PyObject* module) {
   try {
     auto target = pybind11::reinterpret_borrow<pybind11::module_>(module);
     define_device_slab(target);
+    define_dump_collector(target);
     return true;
   } catch (pybind11::error_already_set& error) {
     error.restore();

@@ -4,10 +4,12 @@ Neither function raises anything but TypeError for a wrong number of arguments, 
 dispatch modes, no synchronization with a device. Both may be called from any thread.
 """
 
-from collections.abc import Iterable
-from typing import final
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, final
 
 import torch
+
+from trendprobe._recorder import Recorder
 
 @final
 class Statistics(tuple[float, float, float, float, int, int, int, int]):
@@ -83,3 +85,44 @@ class DeviceSlab:
         """
     def take(self) -> DeviceRows | None:
         """Start the copies and begin anew; None if there is no row. Waits for nothing."""
+
+@final
+class DumpCollector:
+    """Collects dump data in place of a DataCollector of msProbe, whose methods have the same names; see
+    hook/dump_collector.h, which documents every argument. Each raises nothing but what is no Exception: errors go to
+    ``on_error``.
+    """
+
+    def __init__(
+        self,
+        recorder: Recorder,
+        collector: Any,
+        *,
+        statistics: Sequence[str],
+        forward_input: bool,
+        forward_output: bool,
+        backward_input: bool,
+        backward_output: bool,
+        construct: bool,
+        apis_in_construct: bool,
+        should_collect: Callable[[str, int], bool] | None,
+        should_collect_by_name: bool,
+        scope: Any,
+        has_ignore_rule: Callable[[str], bool],
+        apply_ignore_rule: Callable[[str, Any, str], Any],
+        tensors_in: Callable[[Any], list[tuple[str, Any]] | None],
+        plain_tensor: Callable[[torch.Tensor], torch.Tensor | None],
+        micro_step: Callable[[], int | None],
+        on_error: Callable[[Exception], Any],
+    ) -> None: ...
+    def forward_input_data_collect(self, name: str, module: Any, pid: int, inputs_outputs: Any) -> None: ...
+    def forward_output_data_collect(self, name: str, module: Any, pid: int, inputs_outputs: Any) -> None: ...
+    def backward_data_collect(self, name: str, module: Any, pid: int, inputs_outputs: Any) -> None: ...
+    def params_data_collect(self, name: str, parameter: str, pid: int, gradient: Any, index: str) -> None: ...
+    def update_api_or_module_name(self, name: str) -> None: ...
+    @property
+    def is_empty(self) -> bool:
+        """No tensor was measured since the last step."""
+
+    def submit(self, training_step: int, *, complete: bool) -> bool:
+        """Hand the step to the recorder, if anything was collected. Returns False if it was dropped."""

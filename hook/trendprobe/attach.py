@@ -95,7 +95,17 @@ def _attach_dump() -> None:
         return get_stat_info_and_measure
 
     _replace(debugger, "__init__", reading_settings)
+    def taking_over(initialize: Any) -> Any:
+        @functools.wraps(initialize)
+        def initialize_and_take_over(self: Any, *args: Any, **kwargs: Any) -> None:
+            initialize(self, *args, **kwargs)
+            if isinstance(self.data_writer, TrendDataWriter):
+                self.data_writer.take_over(self)
+
+        return initialize_and_take_over
+
     _replace(collector, "DataWriter", making_writer)
+    _replace(collector.DataCollector, "__init__", taking_over)
     _replace(processor, "get_stat_info", measuring)
 
 

@@ -16,7 +16,8 @@ from msprobe.core.common.runtime import Runtime
 from msprobe.core.dump.data_dump.json_writer import DataWriter
 
 from trendprobe._tensor_stats import Statistics, measure, measure_on_device
-from trendprobe.recorders import Recording, before_exit, log_warning_of, recorder_for
+from trendprobe.native_collector import NativeCollector
+from trendprobe.recorders import Recording, before_exit, is_recording_process, log_warning_of, recorder_for
 from trendprobe.settings import TrendSettings
 
 _STEP_AND_PROCESS = re.compile(r"[/\\]step(\d+)[/\\](?:rank(\d+)|proc\d+)[/\\][^/\\]*$")
@@ -67,6 +68,7 @@ class TrendDataWriter(DataWriter):  # type: ignore[misc]
         # By name in dump.json, by section: what follows the name in the target's name, and the measurement.
         self._entries: dict[str, dict[str, list[tuple[str, Any]]]] = {}
         self._recomputed: set[str] = set()
+        self._native: NativeCollector | None = None
         before_exit(self.submit_unended_step)
 
     @property
@@ -78,6 +80,17 @@ class TrendDataWriter(DataWriter):  # type: ignore[misc]
     def is_recording(self) -> bool:
         """In this process, and until an error of our own."""
         return self._recording.is_on
+
+    def take_over(self, collector: Any) -> None:
+        """Collects by our own code alone, if nobody wants more of this DataCollector, whose writer this is."""
+        if self._keep_files or not NativeCollector.can_replace(collector):
+            return
+        with self._recording.guarded("replacing the methods of DataCollector"):
+            self._native = NativeCollector(collector, self._recorder, self._statistics, self._end_recording)
+
+    def _end_recording(self, error: Exception) -> None:
+        with self._recording.guarded("collecting dump data"):
+            raise error
 
     # Statistics
 
@@ -189,7 +202,8 @@ class TrendDataWriter(DataWriter):  # type: ignore[misc]
         entries, self._entries = self._entries, {}
         recomputed, self._recomputed = self._recomputed, set()
         self._measured = []
-        if not self.is_recording or not entries:
+        native = self._native if self._native and not self._native.is_empty else None
+        if not is_recording_process() or not (entries or native):
             return
         with self._recording.guarded("handing over a step"):
             found = _STEP_AND_PROCESS.search(self.dump_file_path or "")
@@ -198,24 +212,38 @@ class TrendDataWriter(DataWriter):  # type: ignore[misc]
             rank = int(found[2]) if found[2] else _process_group_rank()
             if rank is not None:
                 self._recorder.set_rank(rank)
-            data = self.cache_data.get("data") or {}
-            self._fetch_from_devices(entries)
-            self._recorder.submit_dump_step(
-                int(found[1]),
-                self._statistics,
-                [
-                    (
-                        name,
-                        name in recomputed,
-                        [(suffix, self._values(m)) for section in entries[name].values() for suffix, m in section],
-                    )
-                    for name in data  # msProbe's order, without what it took back
-                    if name in entries
-                ],
-                self.cache_construct,
-                complete=complete,
-            )
+            complete = complete and not self._recording.has_failed
+            if native:
+                native.submit(int(found[1]), complete=complete)
+            if entries:
+                self._submit_entries(int(found[1]), entries, recomputed, complete=complete)
             log_warning_of(self._recorder)
+
+    def _submit_entries(
+        self,
+        step: int,
+        entries: dict[str, dict[str, list[tuple[str, Any]]]],
+        recomputed: set[str],
+        *,
+        complete: bool,
+    ) -> None:
+        data = self.cache_data.get("data") or {}
+        self._fetch_from_devices(entries)
+        self._recorder.submit_dump_step(
+            step,
+            self._statistics,
+            [
+                (
+                    name,
+                    name in recomputed,
+                    [(suffix, self._values(m)) for section in entries[name].values() for suffix, m in section],
+                )
+                for name in data  # msProbe's order, without what it took back
+                if name in entries
+            ],
+            self.cache_construct,
+            complete=complete,
+        )
 
     def _values(self, measurement: Any) -> tuple[float | None, ...]:
         if isinstance(measurement, TensorMeasurement):
