@@ -8,7 +8,7 @@
 
 #include <cstddef>
 #include <cstdint>
-#if defined(__AVX512F__) || defined(__F16C__)
+#if defined(__AVX512F__) || defined(__AVX2__)
 #include <immintrin.h>
 #elif defined(__aarch64__)
 #include <arm_neon.h>
@@ -90,30 +90,75 @@ inline BlockSums finish_block(const Vector& max, const Vector& min, const Counts
   return block;
 }
 
+// `value` where it is greater (less), else `limit`: also where value is NaN. Compilers make two
+// instructions of the comparison.
+inline Floats greater_of(Floats value, Floats limit) {
+#if defined(__AVX512F__)
+  return _mm512_mask_max_ps(limit, 0xFFFF, value, limit);
+#elif defined(__AVX2__)
+  return _mm256_max_ps(value, limit);
+#else
+  return value > limit ? value : limit;
+#endif
+}
+inline Floats less_of(Floats value, Floats limit) {
+#if defined(__AVX512F__)
+  return _mm512_mask_min_ps(limit, 0xFFFF, value, limit);
+#elif defined(__AVX2__)
+  return _mm256_min_ps(value, limit);
+#else
+  return value < limit ? value : limit;
+#endif
+}
+
+// sum + value², for a value that is a float32: its square is exact in double, so that one rounding
+// gives the bits of two.
+inline Doubles plus_square(Doubles sum, Doubles value) {
+#if defined(__AVX512F__)
+  return _mm512_fmadd_pd(value, value, sum);
+#elif defined(__AVX2__)
+  return _mm256_fmadd_pd(value, value, sum);
+#else
+  return sum + value * value;
+#endif
+}
+
+// One less for every lane that is zero.
+inline void count_zeros(Int32s& minus_zeros, Floats value) {
+#if defined(__AVX512F__)
+  const __mmask16 is_zero = _mm512_cmp_ps_mask(value, Floats{}, _CMP_EQ_OQ);
+  minus_zeros = reinterpret_cast<Int32s>(
+      _mm512_mask_add_epi32(reinterpret_cast<__m512i>(minus_zeros), is_zero,
+                            reinterpret_cast<__m512i>(minus_zeros), _mm512_set1_epi32(-1)));
+#else
+  minus_zeros += value == 0;
+#endif
+}
+
 BlockSums sum_float32(const float* elements, std::size_t n) {
   Doubles sum[kLanes / kDoubles] = {};
   Doubles square[kLanes / kDoubles] = {};
   Floats max = Floats{} - static_cast<float>(kInfinity);
   Floats min = Floats{} + static_cast<float>(kInfinity);
-  Int32s zeros = {};
+  Int32s minus_zeros = {};
   std::size_t i = 0;
   for (; i + kLanes <= n; i += kLanes) {
 #pragma GCC unroll 4
     for (std::size_t part = 0; part < kLanes / kFloats; ++part) {
       const auto value = load<Floats>(elements + i + part * kFloats);
-      max = value > max ? value : max;
-      min = value < min ? value : min;
-      zeros -= value == 0;
+      max = greater_of(value, max);
+      min = less_of(value, min);
+      count_zeros(minus_zeros, value);
     }
 #pragma GCC unroll 8
     for (std::size_t part = 0; part < kLanes / kDoubles; ++part) {
       const auto value =
           __builtin_convertvector(load<HalfFloats>(elements + i + part * kDoubles), Doubles);
       sum[part] += value;
-      square[part] += value * value;
+      square[part] = plus_square(square[part], value);
     }
   }
-  return finish_block<kFloats>(max, min, zeros, sum, square, elements + i, n - i);
+  return finish_block<kFloats>(max, min, -minus_zeros, sum, square, elements + i, n - i);
 }
 
 BlockSums sum_float64(const double* elements, std::size_t n) {

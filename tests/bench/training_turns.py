@@ -9,9 +9,6 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-# Threads that wait for their process's turn must not spin.
-_ENVIRONMENT = {"OMP_WAIT_POLICY": "PASSIVE"}
-
 
 def serve_steps(prepare: Callable[[], Callable[[], float]]) -> None:
     """In the process of a training: a step for each line that comes in, its milliseconds and loss in answer.
@@ -43,7 +40,6 @@ class Turns:
                 self._processes[side] = subprocess.Popen(
                     [sys.executable, os.path.abspath(script), *arguments],
                     cwd=directory / side,
-                    env={**os.environ, **_ENVIRONMENT},
                     stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,
                     stderr=log,
