@@ -5,7 +5,7 @@
 The file holds a list of objects:
 
     {"directory": ..., "model": "gpt" | "cnn" | "moe" | "unusual", "ranks": 1, "micro_batches": 1, "steps": 2,
-     "config": msProbe's configuration, "trendprobe": true, "data2db": false, "failing_values": false}
+     "config": msProbe's configuration, "trendprobe": true, "data2db": false, "failing_values": false, "megatron": false}
 
 Each training writes losses and a digest of its parameters and of the random numbers' state into losses.<rank>.txt, and
 msProbe's files into the folder "dump" of its directory. With data2db msProbe's own parser reads them, into "msprobe_db".
@@ -31,6 +31,7 @@ import msprobe.pytorch
 import numpy
 import torch
 import torch.distributed as dist
+from msprobe.core.common.megatron_utils import wrap_megatron_step
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
@@ -166,6 +167,10 @@ class Unusual(nn.Module):
     def forward(self, seed: Tensor) -> Tensor:
         x = self.embed(seed)
         complicated = torch.complex(x.detach(), x.detach())
+        distributed = x.detach()
+        if dist.is_initialized():
+            mesh = dist.device_mesh.init_device_mesh("cpu", (dist.get_world_size(),))
+            distributed = dist.tensor.DTensor.from_local(x.detach(), mesh)
         self.carrier(
             x.detach(),
             [x.detach() * 2, (x.detach() * 3, None, True, 3, 2.5, "text", ...)],
@@ -192,6 +197,7 @@ class Unusual(nn.Module):
             x.detach().bfloat16(),
             x.detach().double(),
             complicated,
+            distributed,
             torch.nested.nested_tensor([torch.ones(2), torch.ones(3)], layout=torch.jagged),
             x.detach().t().t()[::2].transpose(0, 1),
             nn.Parameter(x.detach()),
@@ -203,6 +209,10 @@ class Unusual(nn.Module):
 
 
 MODELS = {"gpt": Gpt, "cnn": Cnn, "moe": Moe, "unusual": Unusual}
+
+
+def loss_of(model: nn.Module, seed: Tensor) -> Tensor:
+    return model(seed).square().mean()
 
 
 def train(training: dict[str, Any], rank: int) -> None:
@@ -227,14 +237,19 @@ def train(training: dict[str, Any], rank: int) -> None:
         Path(f"config.{rank}.json").write_text(json.dumps(training["config"]))
         debugger = msprobe.pytorch.PrecisionDebugger(config_path=f"config.{rank}.json")
     micro_batches = training.get("micro_batches", 1)
+    forward_step, backward_step = loss_of, Tensor.backward
+    if training.get("megatron"):
+        # As msProbe does with Megatron's functions of these names.
+        forward_step = wrap_megatron_step(forward_step)
+        backward_step = wrap_megatron_step(backward_step, is_forward=False)
     with open(f"losses.{rank}.txt", "w") as losses:
         for step in range(training.get("steps", 2)):
             if debugger:
                 debugger.start(model)
             for micro_batch in range(micro_batches):
                 generator = torch.Generator().manual_seed(100 * step + 10 * micro_batch + rank)
-                loss = model(torch.randn(4, 8, generator=generator)).square().mean()
-                loss.backward()
+                loss = forward_step(model, torch.randn(4, 8, generator=generator))
+                backward_step(loss)
                 losses.write(f"{loss.item().hex()}\n")
             torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
             optimizer.step()

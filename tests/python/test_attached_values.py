@@ -41,22 +41,24 @@ RUNS: dict[str, Config] = {
     for level in (("mix", "L0") if ranks == micro_batches else ("mix",))
 }
 FILTERED: dict[str, Config] = {
-    "unusual arguments": {"model": "unusual", "config": config()},
+    "unusual-arguments": {"model": "unusual", "config": config()},
+    "unusual-distributed": {"model": "unusual", "ranks": 2, "config": config("L0")},
+    "megatron": {"model": "gpt", "micro_batches": 2, "megatron": True, "config": config()},
     "L1": {"model": "gpt", "config": config("L1")},
-    "scope": {"model": "gpt", "config": config("L0", scope=["Module.blocks.0.Block.forward.0", "Module.blocks.2.Block"])},
+    "scope": {"model": "gpt", "config": config("L0", scope=["Module.blocks.0.Block.forward.0", "Module.blocks.2.Block.forward.0"])},
     "list": {"model": "gpt", "config": config(list=["linear", "Module.head"])},
-    "forward only": {"model": "moe", "config": config(data_mode=["forward"])},
-    "backward inputs": {"model": "moe", "config": config(data_mode=["backward", "input"])},
+    "forward-only": {"model": "moe", "config": config(data_mode=["forward"])},
+    "backward-inputs": {"model": "moe", "config": config(data_mode=["backward", "input"])},
     "outputs": {"model": "cnn", "config": config("L0", data_mode=["output"])},
     "md5": {"model": "cnn", "config": config("L0", summary_mode="md5")},
     "xor": {"model": "cnn", "config": config("L0", summary_mode="xor")},
     "asynchronous": {"model": "gpt", "config": config("L0", async_dump=True)},
-    "no module tree": {"model": "gpt", "micro_batches": 2, "config": config("L0", extra_info=False)},
+    "no-module-tree": {"model": "gpt", "micro_batches": 2, "config": config("L0", extra_info=False)},
     "steps": {"model": "gpt", "steps": 4, "config": config("L0", step=[1, "3-3"])},
     "rank": {"model": "moe", "ranks": 2, "config": config("L0", rank=[1])},
-    "core": {"model": "gpt", "config": config(risk_level="core")},
+    "core": {"model": "gpt", "config": config(risk_level="CORE")},
     "tensors": {"model": "moe", "config": config("L0", task="tensor")},
-    "all statistics": {
+    "all-statistics": {
         "model": "unusual",
         "config": config(trend_db={"stats": ["norm", "max", "min", "mean", "std", "nans", "infs", "zeros"]}),
     },
@@ -121,7 +123,8 @@ def test_every_value_of_msprobe_is_in_the_shard(root: Path, name: str, trendprob
     theirs = values_by_target(rows(run / "msprobe_db/dump_data.trend.db"))
     assert len(theirs) > 100
     for key, expected in theirs.items():
-        assert len(ours[key]) == len(expected), key
+        # It leaves out integers and bools, ours does not.
+        assert len(ours[key]) >= len(expected), key
         remaining = list(ours[key])
         for values in expected:
             closest = min(remaining, key=lambda found: distance(found, values))
@@ -136,10 +139,23 @@ def distance(found: list[float], expected: list[float]) -> float:
     return max((abs(a - b) / scale for a, b in pairs if not math.isnan(b)), default=0)
 
 
-@pytest.mark.parametrize("name", [name for name in RUNS if name.endswith("L0")])
+# Not the GPT: its files don't tell which calls reentrant checkpointing made again.
+@pytest.mark.parametrize("name", [name for name in RUNS if name.endswith("L0") and not name.startswith("gpt")])
 def test_shard_holds_what_the_files_hold(root: Path, name: str, trendprobe: Callable) -> None:
     run = root / name / "kept"
-    assert_same(merged(run, "trend", trendprobe), merged(run, "dump", trendprobe))
+    of_files = merged(run, "dump", trendprobe)
+    for row in of_files.values():
+        if row["norm"] is not None:
+            row["norm"] = abs(row["norm"])  # of a 0-d tensor msProbe's norm has a sign
+    assert_same(merged(run, "trend", trendprobe), of_files)
+
+
+def test_recomputed_calls_are_told_apart(root: Path, trendprobe: Callable) -> None:
+    """With both kinds of checkpointing, of modules and of APIs."""
+    found = merged(root / "gpt-1-1-mix/alone", "trend", trendprobe)
+    recomputed = {key[2].split(".input")[0] for key in found if key[5] == "recompute" and ".input" in key[2]}
+    assert {"Module.blocks.1.mlp.0.Linear", "Module.blocks.2.mlp.0.Linear", "Functional.linear"} <= recomputed
+    assert "Module.blocks.0.mlp.0.Linear" not in recomputed
 
 
 @pytest.mark.parametrize("name", [*RUNS, *FILTERED])
@@ -165,14 +181,14 @@ def test_filters_were_in_force(root: Path, trendprobe: Callable) -> None:
     def found(name: str) -> set[tuple[Any, ...]]:
         return set(rows(root / name / "alone/db_of_trend/dump_data.trend.db"))
 
-    for name in ("scope", "list", "steps", "rank", "forward only", "backward inputs", "outputs", "core"):
+    for name in ("scope", "list", "steps", "rank", "forward-only", "backward-inputs", "outputs", "core"):
         merged(root / name / "alone", "trend", trendprobe)
     assert {key[0] for key in found("rank")} == {1}
     assert {key[1] for key in found("steps")} == {0, 1}
     with sqlite3.connect(root / "steps/alone/db_of_trend/dump_data.trend.db") as database:
         assert database.execute("SELECT training_step FROM trendprobe_steps").fetchall() == [(1,), (3,)]
-    assert {key[5] for key in found("forward only")} == {"forward"}
-    assert {key[5] for key in found("backward inputs")} == {"backward", "parameters_grad"}
+    assert {key[5] for key in found("forward-only")} == {"forward"}
+    assert {key[5] for key in found("backward-inputs")} == {"backward", "parameters_grad"}
     assert not {key for key in found("outputs") if ".input." in key[2]}
     assert not {key for key in found("scope") if "head" in key[2] or "wte" in key[2]}
     assert all("linear" in key[2] or "head" in key[2] for key in found("list"))
@@ -186,6 +202,6 @@ def test_an_error_of_ours_ends_the_recording_and_nothing_else(root: Path, trendp
     assert log.count("broken on purpose") == 1
     assert "TrendProbe records no more dump data; the training goes on" in log
     database = run / "alone/db"
-    summary = trendprobe("merge", "--data", run / "alone/trend", "--db", database)
+    summary = trendprobe("merge", "--data", run / "alone/trend", "--db", database, code=1)
     assert "incomplete" in summary.stdout + summary.stderr
     assert {key[1] for key in rows(database / "dump_data.trend.db")} == {0, 1}
