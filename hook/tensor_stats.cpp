@@ -296,17 +296,18 @@ Sums sum_complex(const TensorView& tensor, const Layout& layout, std::int64_t be
         });
   }
   if (tensor.type == ElementType::kComplexFloat32) {
-    return sum_converted<Complex<float>>(tensor, layout, begin, end, also, [](Complex<float> element) {
-      return absolute(element.real, element.imaginary);
-    });
+    return sum_converted<Complex<float>>(
+        tensor, layout, begin, end, also,
+        [](Complex<float> element) { return absolute(element.real, element.imaginary); });
   }
   const auto to_float32 = simd::best_kernels().float16_to_float32;
-  return sum_converted<HalfComplex>(tensor, layout, begin, end, also, [to_float32](HalfComplex element) {
-    const std::array<std::uint16_t, 2> halves = {element.real, element.imaginary};
-    std::array<float, 2> parts;
-    to_float32(halves.data(), parts.data(), parts.size());
-    return absolute(parts[0], parts[1]);
-  });
+  return sum_converted<HalfComplex>(
+      tensor, layout, begin, end, also, [to_float32](HalfComplex element) {
+        const std::array<std::uint16_t, 2> halves = {element.real, element.imaginary};
+        std::array<float, 2> parts;
+        to_float32(halves.data(), parts.data(), parts.size());
+        return absolute(parts[0], parts[1]);
+      });
 }
 
 Sums sum_float64(const TensorView& tensor, const Layout& layout, std::int64_t begin,
@@ -388,8 +389,8 @@ ByteValues byte_values(ElementType type) {
 }
 
 // One-byte elements are counted by value, and the 256 counts are what is summed.
-Sums sum_bytes(const TensorView& tensor, const Layout& layout, std::int64_t begin,
-               std::int64_t end, MeasureAlso also) {
+Sums sum_bytes(const TensorView& tensor, const Layout& layout, std::int64_t begin, std::int64_t end,
+               MeasureAlso also) {
   // Equal bytes in a row would wait for each other's increment in one table.
   constexpr std::size_t kTables = 4;
   std::array<std::array<std::uint32_t, 256>, kTables> counts = {};
@@ -439,8 +440,8 @@ Sums sum_bytes(const TensorView& tensor, const Layout& layout, std::int64_t begi
 }
 
 // `scale` is for 64-bit floating point alone.
-Sums sum_chunk(const TensorView& tensor, const Layout& layout, std::int64_t begin, std::int64_t end, MeasureAlso also,
-               double scale) {
+Sums sum_chunk(const TensorView& tensor, const Layout& layout, std::int64_t begin, std::int64_t end,
+               MeasureAlso also, double scale) {
   const FloatingPointState standard;
   switch (tensor.type) {
     case ElementType::kBool:

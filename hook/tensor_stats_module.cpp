@@ -61,13 +61,17 @@ std::optional<TensorStatistics> measure_unlocked(const at::Tensor& tensor,
 }
 
 PyObject* to_python(const TensorStatistics& statistics, MeasureAlso also) {
-  const std::array<PyObject*, kFields> fields = {
-      PyFloat_FromDouble(statistics.norm),   PyFloat_FromDouble(statistics.max),
-      PyFloat_FromDouble(statistics.min),    PyFloat_FromDouble(statistics.mean),
-      PyLong_FromLongLong(statistics.nans),  PyLong_FromLongLong(statistics.infs),
-      PyLong_FromLongLong(statistics.zeros), PyLong_FromLongLong(statistics.count),
-      also == MeasureAlso::kStandardDeviation ? PyFloat_FromDouble(statistics.std)
-                                              : Py_NewRef(Py_None)};
+  const std::array<PyObject*, kFields> fields = {PyFloat_FromDouble(statistics.norm),
+                                                 PyFloat_FromDouble(statistics.max),
+                                                 PyFloat_FromDouble(statistics.min),
+                                                 PyFloat_FromDouble(statistics.mean),
+                                                 PyLong_FromLongLong(statistics.nans),
+                                                 PyLong_FromLongLong(statistics.infs),
+                                                 PyLong_FromLongLong(statistics.zeros),
+                                                 PyLong_FromLongLong(statistics.count),
+                                                 also == MeasureAlso::kStandardDeviation
+                                                     ? PyFloat_FromDouble(statistics.std)
+                                                     : Py_NewRef(Py_None)};
   PyObject* result = PyStructSequence_New(statistics_type);
   bool is_complete = result != nullptr;
   for (std::size_t i = 0; i < fields.size(); ++i) {
@@ -95,8 +99,8 @@ std::optional<Arguments> parse(PyObject* const* arguments, Py_ssize_t count) {
   }
   const int with_std = count == 2 ? PyObject_IsTrue(arguments[1]) : 0;
   if (with_std < 0) return std::nullopt;
-  return Arguments{tensor_of(arguments[0]), with_std != 0 ? MeasureAlso::kStandardDeviation
-                                                          : MeasureAlso::kNothing};
+  return Arguments{tensor_of(arguments[0]),
+                   with_std != 0 ? MeasureAlso::kStandardDeviation : MeasureAlso::kNothing};
 }
 
 PyObject* python_measure(PyObject* /*module*/, PyObject* const* arguments, Py_ssize_t count) {

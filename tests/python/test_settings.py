@@ -48,12 +48,24 @@ def test_good_values_are_taken(block: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(
+    ("chosen", "kept"),
+    [
+        (["norm"], ("norm",)),
+        (["zeros", "std", "mean", "norm"], ("norm", "mean", "std", "zeros")),
+        (["infs", "nans", "zeros", "std", "mean", "min", "max", "norm"], settings.STATISTICS),
+    ],
+)
+def test_statistics_have_the_order_of_every_file(chosen: list[str], kept: tuple[str, ...]) -> None:
+    assert settings.parse_settings({"stats": chosen}, "config.json").stats == kept
+
+
+@pytest.mark.parametrize(
     ("block", "key", "value", "allowed"),
     [
         ([], "", "[]", "an object"),
         (True, "", "True", "an object"),
         ("on", "", "'on'", "an object"),
-        ({"enabled": True}, "enabled", "", "enable, path, keep_files, on_full, durability, queue_mb"),
+        ({"enabled": True}, "enabled", "", "enable, path, keep_files, on_full, durability, stats, queue_mb"),
         ({"enable": 1}, "enable", "1", "true and false"),
         ({"enable": "true"}, "enable", "'true'", "true and false"),
         ({"enable": None}, "enable", "None", "true and false"),
@@ -65,6 +77,18 @@ def test_good_values_are_taken(block: dict[str, Any]) -> None:
         ({"on_full": "ignore"}, "on_full", "'ignore'", '"wait" and "drop"'),
         ({"on_full": None}, "on_full", "None", '"wait" and "drop"'),
         ({"durability": True}, "durability", "True", '"process" and "step"'),
+        ({"stats": []}, "stats", "[]", "a list of different ones of"),
+        ({"stats": "norm"}, "stats", "'norm'", "a list of different ones of"),
+        ({"stats": {"norm": 1}}, "stats", "{'norm': 1}", "a list of different ones of"),
+        (
+            {"stats": ["norm", "median"]},
+            "stats",
+            "median",
+            '"norm", "max", "min", "mean", "std", "nans", "infs", "zeros"',
+        ),
+        ({"stats": ["norm", "norm"]}, "stats", "['norm', 'norm']", "different ones"),
+        ({"stats": [1, ["norm"]]}, "stats", "[1, ['norm']]", "a list of different ones of"),
+        ({"stats": None}, "stats", "None", "a list of different ones of"),
         ({"queue_mb": 0}, "queue_mb", "0", "from 1 to 65536"),
         ({"queue_mb": 65537}, "queue_mb", "65537", "from 1 to 65536"),
         ({"queue_mb": 1.5}, "queue_mb", "1.5", "from 1 to 65536"),
