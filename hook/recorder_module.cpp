@@ -114,10 +114,12 @@ PYBIND11_MODULE(_recorder, module) {
   module.attr("__version__") = TRENDPROBE_VERSION;
   py::class_<Recorder>(module, "Recorder")
       .def(py::init([](const std::string& directory, const std::string& durability,
-                       std::size_t queue_bytes, const std::string& on_full) {
+                       std::size_t queue_bytes, const std::string& on_full,
+                       std::uint64_t rotate_bytes) {
              RecorderOptions options;
              options.directory = directory;
              options.queue_bytes = queue_bytes;
+             options.rotate_bytes = rotate_bytes;
              if (durability == "step") {
                options.durability = trendprobe::Durability::kStep;
              } else if (durability != "process") {
@@ -132,7 +134,8 @@ PYBIND11_MODULE(_recorder, module) {
              return std::make_unique<Recorder>(std::move(options));
            }),
            py::arg("directory"), py::kw_only(), py::arg("durability") = "process",
-           py::arg("queue_bytes") = RecorderOptions{}.queue_bytes, py::arg("on_full") = "wait")
+           py::arg("queue_bytes") = RecorderOptions{}.queue_bytes, py::arg("on_full") = "wait",
+           py::arg("rotate_bytes") = RecorderOptions{}.rotate_bytes)
       .def(
           "submit_dump_step",
           [](Recorder& recorder, std::int64_t training_step,

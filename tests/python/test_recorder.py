@@ -116,6 +116,54 @@ def test_every_commit_before_a_kill_is_there(tmp_path: Path, steps_of: Callable)
         assert len(found) > said[-1]
 
 
+def test_a_shard_in_parts_merges_to_the_same_database(trendprobe: Callable[..., Any], tmp_path: Path) -> None:
+    """A step may even be spread over parts: late monitor records, and a step that comes again."""
+    contents = {}
+    for name, rotate in (("whole", 1 << 30), ("parts", 1 << 16)):
+        directory = tmp_path / name
+        directory.mkdir()
+        run(
+            directory,
+            BEGIN.replace('Recorder("trend")', f'Recorder("trend", rotate_bytes={rotate})')
+            + """
+recorder.set_info("directory", "here")
+for step in range(80):
+    if step == 60: recorder.set_rank(3)  # learnt late, when parts are closed
+    submit(step)
+    rows = [(f"layer.{i}.weight", 0, 0, [step + i, float("nan") if i == step else 0]) for i in range(30)]
+    recorder.submit_monitor(step, "grad_reduced", ["norm", "max"], rows[:20])
+    recorder.flush()
+    recorder.submit_monitor(step, "grad_reduced", ["norm", "max"], rows[15:])
+    recorder.flush()
+submit(7)  # the same values; a later part than that of step 7
+""",
+        )
+        trendprobe("merge", "--data", directory / "trend", "--db", directory / "db")
+        for kind in ("dump", "monitor"):
+            with sqlite3.connect(directory / f"db/{kind}_data.trend.db") as database:
+                tables = [
+                    table
+                    for (table,) in database.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")
+                    if table not in ("trendprobe_sources", "trendprobe_ranks") and not table.startswith("sqlite_")
+                ]
+                contents[name, kind] = {
+                    table: database.execute(f"SELECT * FROM {table} ORDER BY 1, 2, 3").fetchall()
+                    if table in ("trend_data", "trendprobe_nonfinite")
+                    else sorted(database.execute(f"SELECT * FROM {table}").fetchall(), key=repr)
+                    for table in tables
+                }
+                sources = database.execute("SELECT sum(records), sum(superseded) FROM trendprobe_sources").fetchall()
+                contents[name, kind]["sources"] = sources
+                assert database.execute("SELECT DISTINCT rank FROM trend_data").fetchall() == [(3,)]
+    assert len(shards(tmp_path / "whole")) == 1
+    assert len(shards(tmp_path / "parts")) > 10
+    assert any(path.name.endswith("-10.shard") for path in shards(tmp_path / "parts"))
+    for kind in ("dump", "monitor"):
+        assert contents["parts", kind] == contents["whole", kind]
+        assert len(contents["whole", kind]["trend_data"]) == {"dump": 80 * RECORDS, "monitor": 80 * 30}[kind]
+        assert contents["whole", kind]["sources"][0][1] == {"dump": RECORDS, "monitor": 80 * 5}[kind]
+
+
 # Other processes and other users of SQLite
 
 

@@ -26,7 +26,8 @@ def test_a_block_that_only_enables_has_the_documented_defaults() -> None:
         on_full="wait",
         durability="process",
         stats=("norm", "max", "min", "mean"),
-        queue_mb=64,
+        queue_mb=32,
+        rotate_mb=1024,
     )
 
 
@@ -40,6 +41,8 @@ def test_a_block_that_only_enables_has_the_documented_defaults() -> None:
         {"enable": True, "durability": "step"},
         {"enable": True, "queue_mb": 1},
         {"enable": True, "queue_mb": 65536},
+        {"enable": True, "rotate_mb": 1},
+        {"enable": True, "rotate_mb": 65536},
     ],
 )
 def test_good_values_are_taken(block: dict[str, Any]) -> None:
@@ -65,7 +68,7 @@ def test_statistics_have_the_order_of_every_file(chosen: list[str], kept: tuple[
         ([], "", "[]", "an object"),
         (True, "", "True", "an object"),
         ("on", "", "'on'", "an object"),
-        ({"enabled": True}, "enabled", "", "enable, path, keep_files, on_full, durability, stats, queue_mb"),
+        ({"enabled": True}, "enabled", "", "enable, path, keep_files, on_full, durability, stats, queue_mb, rotate_mb"),
         ({"enable": 1}, "enable", "1", "true and false"),
         ({"enable": "true"}, "enable", "'true'", "true and false"),
         ({"enable": None}, "enable", "None", "true and false"),
@@ -94,6 +97,9 @@ def test_statistics_have_the_order_of_every_file(chosen: list[str], kept: tuple[
         ({"queue_mb": 1.5}, "queue_mb", "1.5", "from 1 to 65536"),
         ({"queue_mb": True}, "queue_mb", "True", "from 1 to 65536"),
         ({"queue_mb": "64"}, "queue_mb", "'64'", "from 1 to 65536"),
+        ({"rotate_mb": 0}, "rotate_mb", "0", "from 1 to 65536"),
+        ({"rotate_mb": 102400}, "rotate_mb", "102400", "from 1 to 65536"),
+        ({"rotate_mb": None}, "rotate_mb", "None", "from 1 to 65536"),
     ],
 )
 def test_wrong_values_are_named_with_what_is_allowed(block: Any, key: str, value: str, allowed: str) -> None:
