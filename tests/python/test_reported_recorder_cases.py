@@ -198,7 +198,7 @@ locker.communicate()
 
 def test_w24_no_file_has_two_writers(tmp_path: Path, trendprobe: Callable) -> None:
     """databasement 344: two writers on a file of a network disk corrupt it silently."""
-    script = BEGIN + 'print(os.getpid())\nfor step in range(50): submit(step)\nrecorder.set_rank(int(sys.argv[1]))\n'
+    script = BEGIN + "print(os.getpid())\nfor step in range(50): submit(step)\nrecorder.set_rank(int(sys.argv[1]))\n"
     processes = [
         subprocess.Popen([sys.executable, "-c", script, str(rank)], cwd=tmp_path, stdout=subprocess.PIPE, text=True)
         for rank in range(6)
@@ -260,7 +260,8 @@ def test_w29_after_a_restart_the_newest_run_wins(tmp_path: Path, trendprobe: Cal
     for number, (first, last) in enumerate(((0, 10), (6, 12), (9, 20))):
         run(
             tmp_path,
-            f"{BEGIN}\nrecorder.set_rank(2)\nfor step in range({first}, {last}): submit(step, {number})\n{ends[number]}",
+            f"{BEGIN}\nfor step in range({first}, {last}): submit(step, {number})\n"
+            f"recorder.set_rank(2)\n{ends[number]}",
             code=-signal.SIGKILL if ends[number] else 0,
         )
     assert len(shards(tmp_path)) == 3
