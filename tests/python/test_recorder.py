@@ -72,7 +72,7 @@ def test_every_commit_before_a_kill_is_there(tmp_path: Path, steps_of: Callable)
 def test_a_shard_in_parts_merges_to_the_same_database(trendprobe: Callable[..., Any], tmp_path: Path) -> None:
     """A step may even be spread over parts: late monitor records, and a step that comes again."""
     contents = {}
-    for name, rotate in (("whole", 1 << 30), ("parts", 1 << 16)):
+    for name, rotate in (("whole", 1 << 30), ("parts", 1 << 18)):
         directory = tmp_path / name
         directory.mkdir()
         run(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -29,6 +31,27 @@ def test_a_block_that_only_enables_has_the_documented_defaults() -> None:
         queue_mb=32,
         rotate_mb=1024,
     )
+
+
+def test_the_documentation_has_every_key_its_default_and_what_is_allowed() -> None:
+    text = (Path(__file__).parents[2] / "docs/recording.md").read_text()
+    rows = re.findall(r"^\| `(\w+)` \| (.+?) \| (.+?) \| .+ \|$", text, re.MULTILINE)
+    fields = dataclasses.fields(settings.TrendSettings)
+    assert [key for key, *_ in rows] == [field.name for field in fields]
+    for (key, allowed, default), field in zip(rows, fields, strict=True):
+        documented = json.loads(default.strip("`"))
+        assert settings.parse_settings({key: documented}, "config.json") == settings.TrendSettings()
+        assert getattr(settings.TrendSettings(), key) == (tuple(documented) if key == "stats" else documented)
+        values = [json.loads(value) for value in re.findall(r"`(.+?)`", allowed)]
+        if key == "stats":
+            assert tuple(values) == settings.STATISTICS
+        for value in values:
+            settings.parse_settings({key: [value] if key == "stats" else value}, "config.json")
+        for number in re.findall(r"from (\d+) to (\d+)", allowed):
+            for value in number:
+                settings.parse_settings({key: int(value)}, "config.json")
+            with pytest.raises(settings.TrendSettingsError, match="from {} to {}".format(*number)):
+                settings.parse_settings({key: int(number[1]) + 1}, "config.json")
 
 
 @pytest.mark.parametrize(
