@@ -170,3 +170,37 @@ def test_msprobes_own_files_hold_what_they_held(
     }
     assert largest["trend"] == largest["dump"]
     assert len(largest["trend"]) > 20
+
+
+def test_a_restart_may_choose_others(
+    tmp_path: Path, trendprobe: Callable[..., subprocess.CompletedProcess[str]]
+) -> None:
+    """Of a step that both runs have, the newer run's records count, with what it chose."""
+    recorder_module = pytest.importorskip("trendprobe._recorder")
+    runs = (
+        (range(6), ("norm", "max", "min", "mean"), (5.0, 4.0, -3.0, 0.5)),
+        (range(4, 9), ("norm", "std", "zeros"), (6.0, math.nan, 7.0)),
+    )
+    for steps, statistics, values in runs:
+        recorder = recorder_module.Recorder(str(tmp_path / "trend"))
+        for step in steps:
+            entries = [("Module.fc.Linear.forward.0", False, [(".output.0", values), (".output.1", values)])]
+            recorder.submit_dump_step(step, statistics, entries, {})
+        recorder.set_rank(0)
+        recorder.close()
+    trendprobe("merge", "--data", tmp_path / "trend", "--db", tmp_path / "db")
+    path = tmp_path / "db/dump_data.trend.db"
+    trendprobe("verify", path)
+    with sqlite3.connect(path) as database:
+        columns = [row[1] for row in database.execute("PRAGMA table_info(trend_data)")][4:]
+        rows = database.execute("SELECT step, * FROM trend_data WHERE target_id = 1 ORDER BY step").fetchall()
+        nonfinite = database.execute("SELECT DISTINCT step, statistic, value FROM trendprobe_nonfinite").fetchall()
+    assert columns == ["norm", "max", "min", "mean", "std", "zeros"]
+    old, new = (5.0, 4.0, -3.0, 0.5, None, None), (6.0, None, None, None, None, 7.0)
+    assert [row[5:] for row in rows] == [old] * 4 + [new] * 5
+    assert sorted(nonfinite) == [(step, "std", "NaN") for step in range(4, 9)]
+    cells = tile_values(path)
+    for step in range(9):
+        found = {cell[-1]: value for cell, value in cells.items() if cell[1:3] == (step, "Module.fc.Linear.output.0")}
+        statistics, values = runs[step >= 4][1:]
+        assert found == dict(zip(statistics, map(repr, values), strict=True))

@@ -38,7 +38,7 @@ def test_the_documentation_has_every_key_its_default_and_what_is_allowed() -> No
     rows = re.findall(r"^\| `(\w+)` \| (.+?) \| (.+?) \| .+ \|$", text, re.MULTILINE)
     fields = dataclasses.fields(settings.TrendSettings)
     assert [key for key, *_ in rows] == [field.name for field in fields]
-    for (key, allowed, default), field in zip(rows, fields, strict=True):
+    for key, allowed, default in rows:
         documented = json.loads(default.strip("`"))
         assert settings.parse_settings({key: documented}, "config.json") == settings.TrendSettings()
         assert getattr(settings.TrendSettings(), key) == (tuple(documented) if key == "stats" else documented)
