@@ -218,7 +218,7 @@ at::Tensor device_statistics(const at::Tensor& tensor, MeasureAlso also) {
   std::vector<at::Tensor> blocks;
   append_blocks(distinct, blocks);
   for (at::Tensor& block : blocks) block = block_statistics(block, result_type, also);
-  const at::Tensor row =
+  at::Tensor row =
       blocks.size() == 1 && repeats == 1 ? blocks.front() : combined(blocks, repeats, also);
   if (also == MeasureAlso::kNothing) return row;
   // 1 / 0 where there is one element, whose variance is 0.

@@ -18,6 +18,7 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <cstdio>
 #include <exception>
@@ -75,10 +76,11 @@ class Model {
       add(builder, module.forward, DumpSection::kInputArgs, input, step);
       add(builder, module.forward, DumpSection::kOutput, output, step);
     }
-    for (auto module = modules_.rbegin(); module != modules_.rend(); ++module) {
-      builder.set_parent(module->backward, std::nullopt);
-      add(builder, module->backward, DumpSection::kGradOutput, output, step);
-      add(builder, module->backward, DumpSection::kGradInput, input, step);
+    for (std::size_t i = modules_.size(); i > 0; --i) {
+      const Module& module = modules_[i - 1];
+      builder.set_parent(module.backward, std::nullopt);
+      add(builder, module.backward, DumpSection::kGradOutput, output, step);
+      add(builder, module.backward, DumpSection::kGradInput, input, step);
     }
   }
 
