@@ -20,7 +20,10 @@ class Recorder:
         on_full: str = "wait",
         rotate_bytes: int = 1073741824,
     ) -> None:
-        """A shard of ``rotate_bytes`` is closed, and another part begun. Raises ValueError for a durability but "process" and "step", or an on_full but "wait" and "drop"."""
+        """A shard of ``rotate_bytes`` is closed, and another part begun.
+
+        Raises ValueError for a durability but "process" and "step", or an on_full but "wait" and "drop".
+        """
     def submit_dump_step(
         self,
         training_step: int,

@@ -67,11 +67,9 @@ def main() -> None:
     print(f"steps of {options.records:,} records; medians of {options.rounds} rounds\n")
     print(ROW.format("", "median", "range", "goal"))
     for name, what, _, arguments, index, goal in LINES:
-        values = [numbers[index] for numbers in found[what, *arguments]]
+        values = [numbers[index] for numbers in found[(what, *arguments)]]
         print(
-            ROW.format(
-                name, number(statistics.median(values)), f"{number(min(values))} .. {number(max(values))}", goal
-            )
+            ROW.format(name, number(statistics.median(values)), f"{number(min(values))} .. {number(max(values))}", goal)
         )
 
 
