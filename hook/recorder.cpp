@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <cerrno>
 #include <chrono>
 #include <condition_variable>
 #include <csignal>
@@ -25,6 +26,10 @@ using std::chrono::milliseconds;
 
 /// After this long without a submission, a training step's monitor records are taken as complete.
 constexpr milliseconds kMonitorIdle{200};
+/// Less room than this when the recording starts is worth a warning.
+constexpr std::uint64_t kLittleSpace = std::uint64_t{1} << 30;
+/// How many names of shards are tried before it is believed that none can be made.
+constexpr std::int32_t kMostTakenNames = 1000;
 
 std::string host_name() {
   std::array<char, 256> name{};
@@ -149,7 +154,10 @@ class Recorder::Worker {
 
   std::string take_warning() {
     const std::lock_guard lock(mutex_);
-    return std::exchange(warning_, {});
+    if (warnings_.empty()) return {};
+    std::string first = std::move(warnings_.front());
+    warnings_.pop_front();
+    return first;
   }
   RecorderCounts counts() const {
     const std::lock_guard lock(mutex_);
@@ -297,15 +305,47 @@ class Recorder::Worker {
   }
 
   void open_shard() {
+    if (writer_ && writer_->size_bytes() >= options_.rotate_bytes) close_shard();
     if (writer_) return;
+    look_at_storage();
     ShardOptions options;
     options.durability = options_.durability;
     options.vfs = options_.vfs;
-    // A file that could not be finished keeps its name; the next try makes another.
-    identity_.part = next_part_++;
-    writer_ = std::make_unique<ShardWriter>(options_.directory, identity_, options, targets_);
+    while (!writer_) {
+      // A file that could not be finished keeps its name; the next try makes another.
+      identity_.part = next_part_++;
+      try {
+        writer_ = std::make_unique<ShardWriter>(options_.directory, identity_, options, targets_);
+      } catch (const SqliteError& error) {
+        // Another process of the same name and number, in a container of its own, started in the
+        // same millisecond: the file is that one's.
+        if (error.system_errno() != EEXIST || next_part_ >= kMostTakenNames) throw;
+      }
+    }
+    info_written_.clear();
+    shard_has_error_ = false;
     const std::lock_guard lock(mutex_);
     shard_ = writer_->path();
+  }
+
+  /// Warns of what may go wrong, once, before anything has.
+  void look_at_storage() {
+    if (std::exchange(has_looked_at_storage_, true)) return;
+    const StorageFacts facts = options_.look_at_storage(options_.directory);
+    const std::string directory = options_.directory.string();
+    const std::lock_guard lock(mutex_);
+    if (!facts.network_file_system.empty()) {
+      warnings_.push_back(
+          directory + " is on a network file system (" + facts.network_file_system +
+          "): shards are written without locks, shared memory and memory mapping, so that it works "
+          "there; another machine may see a step some seconds later, and a step is safe from a "
+          "crash of this machine only with \"durability\": \"step\"");
+    }
+    if (facts.free_bytes < kLittleSpace) {
+      warnings_.push_back(directory + " has only " + std::to_string(facts.free_bytes >> 20) +
+                          " MiB of free space: on a full disk the training goes on, but records "
+                          "are lost; make room, or set \"path\" to another disk");
+    }
   }
 
   void write_info() {
@@ -313,6 +353,11 @@ class Recorder::Worker {
     {
       const std::lock_guard lock(mutex_);
       info = info_;
+    }
+    if (!first_error_.empty() && !shard_has_error_) {
+      writer_->set_info("last_error", first_error_);
+      first_error_.clear();
+      shard_has_error_ = true;
     }
     if (info == info_written_) return;
     for (const auto& [key, value] : info) {
@@ -356,11 +401,14 @@ class Recorder::Worker {
       give_up(step, records);
       try {
         const std::string text = error.what();
-        info_.insert_or_assign("last_error", text);
+        // The first that went wrong is what is to be known; the rest often follows from it.
+        if (first_error_.empty() && !shard_has_error_) first_error_ = text;
         if (!warned_) {
-          warning_ = text + "; the training goes on, and recording is tried again at every step (" +
-                     std::to_string(records) + " records of training step " +
-                     std::to_string(step.second) + " are lost)";
+          warnings_.push_back(
+              "recording failed: " + text +
+              "; the training goes on, and recording is tried again at every step (" +
+              std::to_string(records) + " records of training step " + std::to_string(step.second) +
+              " are lost)");
           warned_ = true;
         }
       } catch (const std::exception&) {
@@ -406,7 +454,7 @@ class Recorder::Worker {
   bool flush_requested_ = false;
   bool closed_ = false;
   bool warned_ = false;
-  std::string warning_;
+  std::deque<std::string> warnings_;
   Info info_;
   std::map<Step, std::uint64_t> lost_;
   RecorderCounts counts_;
@@ -416,6 +464,9 @@ class Recorder::Worker {
   TargetTable targets_;
   std::unique_ptr<ShardWriter> writer_;
   std::int32_t next_part_ = 0;
+  bool has_looked_at_storage_ = false;
+  std::string first_error_;  // to be written to the shard once that is possible
+  bool shard_has_error_ = false;
   Info info_written_;
   std::vector<Metric> monitor_metrics_;
   std::vector<RecordBlock> pending_;  // monitor records of one training step

@@ -13,6 +13,7 @@
 #include <string_view>
 
 #include "hook/record_sink.h"
+#include "hook/storage.h"
 #include "writer/shard_writer.h"
 
 namespace trendprobe {
@@ -30,10 +31,15 @@ struct RecorderOptions {
   std::filesystem::path directory;
   Durability durability = Durability::kProcess;
   /// Memory that waiting steps may take.
-  std::size_t queue_bytes = std::size_t{64} << 20;
+  std::size_t queue_bytes = std::size_t{32} << 20;
+  /// Size from which a shard is closed, and the next commit begins another part. A shard is twice
+  /// on the disk while it is closed, and the log's index takes 2 KiB of memory a MiB.
+  std::uint64_t rotate_bytes = std::uint64_t{1} << 30;
   WhenFull when_full = WhenFull::kWait;
   /// Name of a registered SQLite VFS; empty = unix-none. For fault injection.
   std::string vfs;
+  /// How the storage is looked at before the first shard is made. For tests.
+  StorageFacts (*look_at_storage)(const std::filesystem::path&) = storage_of;
 };
 
 /// What became of the submissions so far.
@@ -66,11 +72,11 @@ class Recorder : public RecordSink {
   /// Commits what waits, closes the shard, ends the thread. Later submissions do nothing.
   void close() noexcept;
 
-  /// A warning that was not taken yet: a storage error, with the file and what to do. Empty if
-  /// there is none.
+  /// The oldest warning that was not taken yet: what is known of the storage at the start, or the
+  /// first storage error, with the file and what to do. Empty if there is none.
   std::string take_warning() noexcept;
   RecorderCounts counts() const noexcept;
-  /// The shard's file; empty before it is made.
+  /// The file of the shard's latest part; empty before it is made.
   std::filesystem::path shard() const noexcept;
 
  private:

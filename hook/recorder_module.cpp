@@ -34,8 +34,9 @@ py::tuple to_tuple(const py::handle& object, std::size_t size, const char* what)
 DumpStatistics to_statistics(const std::vector<std::string>& names) {
   const std::optional<DumpStatistics> statistics = DumpStatistics::named(names);
   if (!statistics.has_value() || statistics->names() != names) {
-    throw py::value_error("statistics are not some of norm, max, min, mean, std, nans, infs, zeros "
-                          "in this order");
+    throw py::value_error(
+        "statistics are not some of norm, max, min, mean, std, nans, infs, zeros "
+        "in this order");
   }
   return *statistics;
 }
@@ -113,10 +114,12 @@ PYBIND11_MODULE(_recorder, module) {
   module.attr("__version__") = TRENDPROBE_VERSION;
   py::class_<Recorder>(module, "Recorder")
       .def(py::init([](const std::string& directory, const std::string& durability,
-                       std::size_t queue_bytes, const std::string& on_full) {
+                       std::size_t queue_bytes, const std::string& on_full,
+                       std::uint64_t rotate_bytes) {
              RecorderOptions options;
              options.directory = directory;
              options.queue_bytes = queue_bytes;
+             options.rotate_bytes = rotate_bytes;
              if (durability == "step") {
                options.durability = trendprobe::Durability::kStep;
              } else if (durability != "process") {
@@ -131,7 +134,8 @@ PYBIND11_MODULE(_recorder, module) {
              return std::make_unique<Recorder>(std::move(options));
            }),
            py::arg("directory"), py::kw_only(), py::arg("durability") = "process",
-           py::arg("queue_bytes") = RecorderOptions{}.queue_bytes, py::arg("on_full") = "wait")
+           py::arg("queue_bytes") = RecorderOptions{}.queue_bytes, py::arg("on_full") = "wait",
+           py::arg("rotate_bytes") = RecorderOptions{}.rotate_bytes)
       .def(
           "submit_dump_step",
           [](Recorder& recorder, std::int64_t training_step,
@@ -143,8 +147,7 @@ PYBIND11_MODULE(_recorder, module) {
             return recorder.submit(std::move(step), training_step, complete);
           },
           py::arg("training_step"), py::arg("statistics"), py::arg("entries"), py::arg("construct"),
-          py::kw_only(),
-          py::arg("complete") = true)
+          py::kw_only(), py::arg("complete") = true)
       .def(
           "submit_monitor",
           [](Recorder& recorder, std::int64_t training_step, std::string metric,
@@ -167,12 +170,11 @@ PYBIND11_MODULE(_recorder, module) {
              const trendprobe::GilRelease release;
              recorder.close();
            })
-      .def(
-          "_sink",
-          [](Recorder& recorder) {
-            return py::capsule(static_cast<trendprobe::RecordSink*>(&recorder),
-                               trendprobe::kRecordSinkCapsule);
-          })
+      .def("_sink",
+           [](Recorder& recorder) {
+             return py::capsule(static_cast<trendprobe::RecordSink*>(&recorder),
+                                trendprobe::kRecordSinkCapsule);
+           })
       .def("take_warning", &Recorder::take_warning)
       .def_property_readonly("shard",
                              [](const Recorder& recorder) { return recorder.shard().string(); })

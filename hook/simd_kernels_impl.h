@@ -265,9 +265,9 @@ void bfloat16_to_float32(const std::uint16_t* from, float* to, std::size_t n) {
 
 }  // namespace
 
-const Kernels TRENDPROBE_KERNELS = {
-    TRENDPROBE_KERNELS_NAME, sum_float32,        sum_float64,        deviations<float>,
-    deviations<double>,      float16_to_float32, bfloat16_to_float32};
+const Kernels TRENDPROBE_KERNELS = {TRENDPROBE_KERNELS_NAME, sum_float32,        sum_float64,
+                                    deviations<float>,       deviations<double>, float16_to_float32,
+                                    bfloat16_to_float32};
 
 }  // namespace trendprobe::simd
 // NOLINTEND(misc-definitions-in-headers)

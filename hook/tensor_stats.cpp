@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstring>
 #include <limits>
+#include <type_traits>
 #include <vector>
 
 #include "hook/floating_point_state.h"
@@ -132,9 +133,8 @@ struct Spread {
   double mean = 0;
   double squares = 0;
 
-  // Chan, Golub, LeVeque 1979: two sets of elements as one.
+  // Chan, Golub, LeVeque 1979: two sets of elements as one. REQUIRES: the other is not empty.
   void add(const Spread& other) {
-    if (other.count == 0) return;
     const std::int64_t total = count + other.count;
     const double difference = other.mean - mean;
     const double share = static_cast<double>(other.count) / static_cast<double>(total);
@@ -145,7 +145,6 @@ struct Spread {
 };
 
 struct Sums {
-  Spread spread;  // empty unless asked for
   double sum = 0;
   double sum_of_squares = 0;
   double max = -kInfinity;
@@ -155,7 +154,6 @@ struct Sums {
   std::int64_t zeros = 0;
 
   void add(const Sums& other) {
-    spread.add(other.spread);
     sum += other.sum;
     sum_of_squares += other.sum_of_squares;
     max = std::max(max, other.max);
@@ -167,7 +165,7 @@ struct Sums {
 };
 
 Sums sums_of(const simd::BlockSums& block) {
-  return {{}, block.sum, block.sum_of_squares, block.max, block.min, 0, 0, block.zeros};
+  return {block.sum, block.sum_of_squares, block.max, block.min, 0, 0, block.zeros};
 }
 
 template <class Element>
@@ -188,25 +186,29 @@ Spread spread_of(const simd::BlockDeviations& deviations, double from, std::int6
   return {n, from + error, deviations.sum_of_squares - deviations.sum * error};
 }
 
-Sums sum_block(const float* elements, std::int64_t n, MeasureAlso also) {
+template <class Element>
+Spread spread_of(const Element* elements, std::int64_t n, double sum) {
   const simd::Kernels& kernels = simd::best_kernels();
   const auto size = static_cast<std::size_t>(n);
-  Sums sums = with_nonfinite(sums_of(kernels.sum_float32(elements, size)), elements, n);
-  if (also == MeasureAlso::kStandardDeviation) {
-    const double mean = sums.sum / static_cast<double>(n);
-    sums.spread = spread_of(kernels.deviations_float32(elements, size, mean), mean, n);
+  const double mean = sum / static_cast<double>(n);
+  if constexpr (std::is_same_v<Element, float>) {
+    return spread_of(kernels.deviations_float32(elements, size, mean), mean, n);
+  } else {
+    return spread_of(kernels.deviations_float64(elements, size, mean), mean, n);
   }
+}
+
+Sums sum_block(const float* elements, std::int64_t n, Spread* spread) {
+  const auto block = simd::best_kernels().sum_float32(elements, static_cast<std::size_t>(n));
+  Sums sums = with_nonfinite(sums_of(block), elements, n);
+  if (spread != nullptr) spread->add(spread_of(elements, n, sums.sum));
   return sums;
 }
 
-Sums sum_block(const double* elements, std::int64_t n, MeasureAlso also) {
-  const simd::Kernels& kernels = simd::best_kernels();
-  const auto size = static_cast<std::size_t>(n);
-  Sums sums = with_nonfinite(sums_of(kernels.sum_float64(elements, size)), elements, n);
-  if (also == MeasureAlso::kStandardDeviation) {
-    const double mean = sums.sum / static_cast<double>(n);
-    sums.spread = spread_of(kernels.deviations_float64(elements, size, mean), mean, n);
-  }
+Sums sum_block(const double* elements, std::int64_t n, Spread* spread) {
+  const auto block = simd::best_kernels().sum_float64(elements, static_cast<std::size_t>(n));
+  Sums sums = with_nonfinite(sums_of(block), elements, n);
+  if (spread != nullptr) spread->add(spread_of(elements, n, sums.sum));
   return sums;
 }
 
@@ -224,36 +226,36 @@ void for_blocks(const TensorView& tensor, const Layout& layout, std::int64_t beg
 // Sums of a chunk whose elements become doubles first.
 template <class Element, class Convert>
 Sums sum_converted(const TensorView& tensor, const Layout& layout, std::int64_t begin,
-                   std::int64_t end, MeasureAlso also, Convert convert) {
+                   std::int64_t end, Spread* spread, Convert convert) {
   Sums sums;
   std::array<double, kBlock> doubles;
   for_blocks<Element>(tensor, layout, begin, end, [&](const Element* elements, std::int64_t n) {
     for (std::int64_t i = 0; i < n; ++i) {
       doubles[static_cast<std::size_t>(i)] = convert(elements[i]);
     }
-    sums.add(sum_block(doubles.data(), n, also));
+    sums.add(sum_block(doubles.data(), n, spread));
   });
   return sums;
 }
 
 template <class Integer>
 Sums sum_integers(const TensorView& tensor, const Layout& layout, std::int64_t begin,
-                  std::int64_t end, MeasureAlso also) {
-  return sum_converted<Integer>(tensor, layout, begin, end, also,
+                  std::int64_t end, Spread* spread) {
+  return sum_converted<Integer>(tensor, layout, begin, end, spread,
                                 [](Integer element) { return static_cast<double>(element); });
 }
 
 Sums sum_float32(const TensorView& tensor, const Layout& layout, std::int64_t begin,
-                 std::int64_t end, MeasureAlso also) {
+                 std::int64_t end, Spread* spread) {
   Sums sums;
   for_blocks<float>(tensor, layout, begin, end, [&](const float* elements, std::int64_t n) {
-    sums.add(sum_block(elements, n, also));
+    sums.add(sum_block(elements, n, spread));
   });
   return sums;
 }
 
 Sums sum_16_bit_floats(const TensorView& tensor, const Layout& layout, std::int64_t begin,
-                       std::int64_t end, MeasureAlso also) {
+                       std::int64_t end, Spread* spread) {
   const simd::Kernels& kernels = simd::best_kernels();
   const auto to_float32 = tensor.type == ElementType::kFloat16 ? kernels.float16_to_float32
                                                                : kernels.bfloat16_to_float32;
@@ -262,7 +264,7 @@ Sums sum_16_bit_floats(const TensorView& tensor, const Layout& layout, std::int6
   for_blocks<std::uint16_t>(tensor, layout, begin, end,
                             [&](const std::uint16_t* elements, std::int64_t n) {
                               to_float32(elements, floats.data(), static_cast<std::size_t>(n));
-                              sums.add(sum_block(floats.data(), n, also));
+                              sums.add(sum_block(floats.data(), n, spread));
                             });
   return sums;
 }
@@ -287,37 +289,38 @@ double absolute(float real, float imaginary) {
 }
 
 Sums sum_complex(const TensorView& tensor, const Layout& layout, std::int64_t begin,
-                 std::int64_t end, MeasureAlso also, double scale) {
+                 std::int64_t end, Spread* spread, double scale) {
   if (tensor.type == ElementType::kComplexFloat64) {
     // Scaled before, so that the absolute value can't overflow.
     return sum_converted<Complex<double>>(
-        tensor, layout, begin, end, also, [scale](Complex<double> element) {
+        tensor, layout, begin, end, spread, [scale](Complex<double> element) {
           return std::hypot(element.real * scale, element.imaginary * scale);
         });
   }
   if (tensor.type == ElementType::kComplexFloat32) {
-    return sum_converted<Complex<float>>(tensor, layout, begin, end, also, [](Complex<float> element) {
-      return absolute(element.real, element.imaginary);
-    });
+    return sum_converted<Complex<float>>(
+        tensor, layout, begin, end, spread,
+        [](Complex<float> element) { return absolute(element.real, element.imaginary); });
   }
   const auto to_float32 = simd::best_kernels().float16_to_float32;
-  return sum_converted<HalfComplex>(tensor, layout, begin, end, also, [to_float32](HalfComplex element) {
-    const std::array<std::uint16_t, 2> halves = {element.real, element.imaginary};
-    std::array<float, 2> parts;
-    to_float32(halves.data(), parts.data(), parts.size());
-    return absolute(parts[0], parts[1]);
-  });
+  return sum_converted<HalfComplex>(
+      tensor, layout, begin, end, spread, [to_float32](HalfComplex element) {
+        const std::array<std::uint16_t, 2> halves = {element.real, element.imaginary};
+        std::array<float, 2> parts;
+        to_float32(halves.data(), parts.data(), parts.size());
+        return absolute(parts[0], parts[1]);
+      });
 }
 
 Sums sum_float64(const TensorView& tensor, const Layout& layout, std::int64_t begin,
-                 std::int64_t end, MeasureAlso also, double scale) {
+                 std::int64_t end, Spread* spread, double scale) {
   if (scale != 1) {
-    return sum_converted<double>(tensor, layout, begin, end, also,
+    return sum_converted<double>(tensor, layout, begin, end, spread,
                                  [scale](double element) { return element * scale; });
   }
   Sums sums;
   for_blocks<double>(tensor, layout, begin, end, [&](const double* elements, std::int64_t n) {
-    sums.add(sum_block(elements, n, also));
+    sums.add(sum_block(elements, n, spread));
   });
   return sums;
 }
@@ -388,8 +391,8 @@ ByteValues byte_values(ElementType type) {
 }
 
 // One-byte elements are counted by value, and the 256 counts are what is summed.
-Sums sum_bytes(const TensorView& tensor, const Layout& layout, std::int64_t begin,
-               std::int64_t end, MeasureAlso also) {
+Sums sum_bytes(const TensorView& tensor, const Layout& layout, std::int64_t begin, std::int64_t end,
+               Spread* spread) {
   // Equal bytes in a row would wait for each other's increment in one table.
   constexpr std::size_t kTables = 4;
   std::array<std::array<std::uint32_t, 256>, kTables> counts = {};
@@ -422,7 +425,7 @@ Sums sum_bytes(const TensorView& tensor, const Layout& layout, std::int64_t begi
     if (std::isinf(value)) sums.infs += count;
     if (value == 0) sums.zeros += count;
   }
-  if (also == MeasureAlso::kStandardDeviation) {
+  if (spread != nullptr) {
     const std::int64_t n = end - begin;
     const double mean = sums.sum / static_cast<double>(n);
     simd::BlockDeviations deviations = {0, 0};
@@ -433,14 +436,15 @@ Sums sum_bytes(const TensorView& tensor, const Layout& layout, std::int64_t begi
       deviations.sum += (values[byte] - mean) * count;
       deviations.sum_of_squares += (values[byte] - mean) * (values[byte] - mean) * count;
     }
-    sums.spread = spread_of(deviations, mean, n);
+    spread->add(spread_of(deviations, mean, n));
   }
   return sums;
 }
 
+// What is in a chunk; its spread is added to `spread`, which is null where nobody asks for it.
 // `scale` is for 64-bit floating point alone.
-Sums sum_chunk(const TensorView& tensor, const Layout& layout, std::int64_t begin, std::int64_t end, MeasureAlso also,
-               double scale) {
+Sums sum_chunk(const TensorView& tensor, const Layout& layout, std::int64_t begin, std::int64_t end,
+               Spread* spread, double scale) {
   const FloatingPointState standard;
   switch (tensor.type) {
     case ElementType::kBool:
@@ -451,43 +455,46 @@ Sums sum_chunk(const TensorView& tensor, const Layout& layout, std::int64_t begi
     case ElementType::kFloat8E5M2:
     case ElementType::kFloat8E5M2FNUZ:
     case ElementType::kFloat8E8M0FNU:
-      return sum_bytes(tensor, layout, begin, end, also);
+      return sum_bytes(tensor, layout, begin, end, spread);
     case ElementType::kInt16:
-      return sum_integers<std::int16_t>(tensor, layout, begin, end, also);
+      return sum_integers<std::int16_t>(tensor, layout, begin, end, spread);
     case ElementType::kInt32:
-      return sum_integers<std::int32_t>(tensor, layout, begin, end, also);
+      return sum_integers<std::int32_t>(tensor, layout, begin, end, spread);
     case ElementType::kInt64:
-      return sum_integers<std::int64_t>(tensor, layout, begin, end, also);
+      return sum_integers<std::int64_t>(tensor, layout, begin, end, spread);
     case ElementType::kUInt16:
-      return sum_integers<std::uint16_t>(tensor, layout, begin, end, also);
+      return sum_integers<std::uint16_t>(tensor, layout, begin, end, spread);
     case ElementType::kUInt32:
-      return sum_integers<std::uint32_t>(tensor, layout, begin, end, also);
+      return sum_integers<std::uint32_t>(tensor, layout, begin, end, spread);
     case ElementType::kUInt64:
-      return sum_integers<std::uint64_t>(tensor, layout, begin, end, also);
+      return sum_integers<std::uint64_t>(tensor, layout, begin, end, spread);
     case ElementType::kFloat16:
     case ElementType::kBFloat16:
-      return sum_16_bit_floats(tensor, layout, begin, end, also);
+      return sum_16_bit_floats(tensor, layout, begin, end, spread);
     case ElementType::kFloat32:
-      return sum_float32(tensor, layout, begin, end, also);
+      return sum_float32(tensor, layout, begin, end, spread);
     case ElementType::kFloat64:
-      return sum_float64(tensor, layout, begin, end, also, scale);
+      return sum_float64(tensor, layout, begin, end, spread, scale);
     case ElementType::kComplexFloat16:
     case ElementType::kComplexFloat32:
     case ElementType::kComplexFloat64:
-      return sum_complex(tensor, layout, begin, end, also, scale);
+      return sum_complex(tensor, layout, begin, end, spread, scale);
   }
   return {};
 }
 
-Sums sum_all(const TensorView& tensor, const Layout& layout, MeasureAlso also, double scale,
+Sums sum_all(const TensorView& tensor, const Layout& layout, Spread* spread, double scale,
              const ParallelFor& parallel_for) {
-  if (layout.count <= kChunk) return sum_chunk(tensor, layout, 0, layout.count, also, scale);
+  if (layout.count <= kChunk) return sum_chunk(tensor, layout, 0, layout.count, spread, scale);
   const std::int64_t chunk_count = (layout.count + kChunk - 1) / kChunk;
-  std::vector<Sums> chunks(static_cast<std::size_t>(chunk_count));
+  const auto size = static_cast<std::size_t>(chunk_count);
+  std::vector<Sums> chunks(size);
+  std::vector<Spread> spreads(spread == nullptr ? 0 : size);
   const auto body = [&](std::int64_t chunk) {
+    const auto index = static_cast<std::size_t>(chunk);
     const std::int64_t begin = chunk * kChunk;
-    chunks[static_cast<std::size_t>(chunk)] =
-        sum_chunk(tensor, layout, begin, std::min(begin + kChunk, layout.count), also, scale);
+    chunks[index] = sum_chunk(tensor, layout, begin, std::min(begin + kChunk, layout.count),
+                              spread == nullptr ? nullptr : &spreads[index], scale);
   };
   if (parallel_for && layout.count > kMaxSerial) {
     parallel_for(chunk_count, body);
@@ -497,6 +504,7 @@ Sums sum_all(const TensorView& tensor, const Layout& layout, MeasureAlso also, d
   const FloatingPointState standard;
   Sums sums;
   for (const Sums& chunk : chunks) sums.add(chunk);
+  for (const Spread& chunk : spreads) spread->add(chunk);
   return sums;
 }
 
@@ -553,7 +561,9 @@ std::optional<TensorStatistics> measure(const TensorView& tensor, const Parallel
   assert(tensor.sizes.size() == tensor.strides.size());
   if (tensor.data == nullptr || std::ranges::count(tensor.sizes, 0) > 0) return std::nullopt;
   const Layout layout = layout_of(tensor);
-  const Sums sums = sum_all(tensor, layout, also, 1, parallel_for);
+  Spread spread;
+  Spread* const wanted = also == MeasureAlso::kStandardDeviation ? &spread : nullptr;
+  const Sums sums = sum_all(tensor, layout, wanted, 1, parallel_for);
 
   TensorStatistics statistics;
   statistics.nans = sums.nans * layout.repeats;
@@ -566,14 +576,18 @@ std::optional<TensorStatistics> measure(const TensorView& tensor, const Parallel
   }
   const FloatingPointState standard;
   const double scale = is_64_bit_float(tensor.type) ? needed_scale(sums) : 1;
-  const Sums scaled = scale == 1 ? sums : sum_all(tensor, layout, also, scale, parallel_for);
+  Sums scaled = sums;
+  if (scale != 1) {
+    spread = {};
+    scaled = sum_all(tensor, layout, wanted, scale, parallel_for);
+  }
   const auto repeats = static_cast<double>(layout.repeats);
   // Two roots: the product could be beyond the range.
   statistics.norm = std::sqrt(scaled.sum_of_squares) * std::sqrt(repeats) / scale;
   statistics.mean = scaled.sum / static_cast<double>(layout.count) / scale;
-  if (also == MeasureAlso::kStandardDeviation && sums.infs == 0) {
+  if (wanted != nullptr && sums.infs == 0) {
     // 0 / 0 where there is one element.
-    statistics.std = std::sqrt(scaled.spread.squares) *
+    statistics.std = std::sqrt(spread.squares) *
                      std::sqrt(repeats / static_cast<double>(statistics.count - 1)) / scale;
   }
   // Adding 0 makes 0 of -0: which of the two comes first must not matter.

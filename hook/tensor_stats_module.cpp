@@ -61,13 +61,17 @@ std::optional<TensorStatistics> measure_unlocked(const at::Tensor& tensor,
 }
 
 PyObject* to_python(const TensorStatistics& statistics, MeasureAlso also) {
-  const std::array<PyObject*, kFields> fields = {
-      PyFloat_FromDouble(statistics.norm),   PyFloat_FromDouble(statistics.max),
-      PyFloat_FromDouble(statistics.min),    PyFloat_FromDouble(statistics.mean),
-      PyLong_FromLongLong(statistics.nans),  PyLong_FromLongLong(statistics.infs),
-      PyLong_FromLongLong(statistics.zeros), PyLong_FromLongLong(statistics.count),
-      also == MeasureAlso::kStandardDeviation ? PyFloat_FromDouble(statistics.std)
-                                              : Py_NewRef(Py_None)};
+  const std::array<PyObject*, kFields> fields = {PyFloat_FromDouble(statistics.norm),
+                                                 PyFloat_FromDouble(statistics.max),
+                                                 PyFloat_FromDouble(statistics.min),
+                                                 PyFloat_FromDouble(statistics.mean),
+                                                 PyLong_FromLongLong(statistics.nans),
+                                                 PyLong_FromLongLong(statistics.infs),
+                                                 PyLong_FromLongLong(statistics.zeros),
+                                                 PyLong_FromLongLong(statistics.count),
+                                                 also == MeasureAlso::kStandardDeviation
+                                                     ? PyFloat_FromDouble(statistics.std)
+                                                     : Py_NewRef(Py_None)};
   PyObject* result = PyStructSequence_New(statistics_type);
   bool is_complete = result != nullptr;
   for (std::size_t i = 0; i < fields.size(); ++i) {
@@ -88,19 +92,19 @@ struct Arguments {
 };
 
 // (tensor, with_std=False). Nothing, with the TypeError set, where they are others.
-std::optional<Arguments> parse(PyObject* const* arguments, Py_ssize_t count) {
-  if (count != 1 && count != 2) {
-    PyErr_Format(PyExc_TypeError, "expected a tensor and with_std, got %zd arguments", count);
+std::optional<Arguments> parse(const char* function, PyObject* const* arguments, Py_ssize_t count) {
+  if (count < 1 || count > 2 || (count == 2 && PyBool_Check(arguments[1]) == 0)) {
+    PyErr_Format(PyExc_TypeError, "%s() takes a tensor and, if at all, with_std: True or False",
+                 function);
     return std::nullopt;
   }
-  const int with_std = count == 2 ? PyObject_IsTrue(arguments[1]) : 0;
-  if (with_std < 0) return std::nullopt;
-  return Arguments{tensor_of(arguments[0]), with_std != 0 ? MeasureAlso::kStandardDeviation
-                                                          : MeasureAlso::kNothing};
+  const bool with_std = count == 2 && arguments[1] == Py_True;
+  return Arguments{tensor_of(arguments[0]),
+                   with_std ? MeasureAlso::kStandardDeviation : MeasureAlso::kNothing};
 }
 
 PyObject* python_measure(PyObject* /*module*/, PyObject* const* arguments, Py_ssize_t count) {
-  const auto parsed = parse(arguments, count);
+  const auto parsed = parse("measure", arguments, count);
   if (!parsed.has_value()) return nullptr;
   if (parsed->tensor == nullptr) Py_RETURN_NONE;
   const auto statistics = measure_unlocked(*parsed->tensor, parsed->also);
@@ -110,7 +114,7 @@ PyObject* python_measure(PyObject* /*module*/, PyObject* const* arguments, Py_ss
 
 PyObject* python_measure_on_device(PyObject* /*module*/, PyObject* const* arguments,
                                    Py_ssize_t count) {
-  const auto parsed = parse(arguments, count);
+  const auto parsed = parse("measure_on_device", arguments, count);
   if (!parsed.has_value()) return nullptr;
   if (parsed->tensor == nullptr) Py_RETURN_NONE;
   const at::Tensor statistics = measure_on_device(*parsed->tensor, parsed->also);

@@ -145,9 +145,14 @@ at::Tensor numbers_of(at::Tensor elements, at::ScalarType widest) {
   return elements.to(elements.element_size() < 4 ? at::kFloat : widest);
 }
 
-// The mean square of the differences from the mean.
-at::Tensor variance_of(const at::Tensor& numbers, at::ScalarType sum_type) {
-  return at::var(numbers.to(sum_type), at::OptionalIntArrayRef(), /*correction=*/0);
+// The mean square of the differences from the mean. Torch's own brings a number to the host.
+at::Tensor variance_of(const at::Tensor& numbers, const at::Tensor& mean, at::ScalarType sum_type,
+                       at::ScalarType result_type) {
+  const at::Tensor differences = numbers.to(sum_type) - mean;
+  const at::Tensor norm = at::linalg_vector_norm(differences, 2).to(result_type);
+  const at::Tensor error = at::mean(differences).to(result_type);  // of the mean, which was rounded
+  // Rounding may have made it negative where all numbers are the same.
+  return (norm * norm / static_cast<double>(numbers.numel()) - error * error).clamp_min(0);
 }
 
 // A row in the order of TensorStatistics' members, but with the variance, not the standard
@@ -170,7 +175,7 @@ at::Tensor block_statistics(const at::Tensor& block, at::ScalarType result_type,
       count,
   };
   if (also == MeasureAlso::kStandardDeviation) {
-    statistics.push_back(variance_of(numbers, sum_type));
+    statistics.push_back(variance_of(numbers, statistics[3], sum_type, result_type));
   }
   for (at::Tensor& statistic : statistics) statistic = statistic.to(result_type);
   return at::stack(statistics);
@@ -213,7 +218,7 @@ at::Tensor device_statistics(const at::Tensor& tensor, MeasureAlso also) {
   std::vector<at::Tensor> blocks;
   append_blocks(distinct, blocks);
   for (at::Tensor& block : blocks) block = block_statistics(block, result_type, also);
-  const at::Tensor row =
+  at::Tensor row =
       blocks.size() == 1 && repeats == 1 ? blocks.front() : combined(blocks, repeats, also);
   if (also == MeasureAlso::kNothing) return row;
   // 1 / 0 where there is one element, whose variance is 0.

@@ -43,9 +43,8 @@ class OutsideModes {
 /// TensorStatistics' members (without `std` unless it is asked for): float64, or float32 where the
 /// device has nothing wider. Counts are rounded to that type. The work is queued on the current
 /// stream, and nothing waits for it. Its temporaries take at most 64 MiB, however large the tensor
-/// is.
-/// Undefined where `tensor` can't be measured (see measurable(), any device taken) or the device
-/// lacks an operator. Throws nothing.
+/// is. Undefined where `tensor` can't be measured (see measurable(), any device taken) or the
+/// device lacks an operator. Throws nothing.
 at::Tensor measure_on_device(const at::Tensor& tensor,
                              MeasureAlso also = MeasureAlso::kNothing) noexcept;
 

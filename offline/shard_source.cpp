@@ -72,6 +72,13 @@ class ShardSource : public RecordSource {
 
   std::vector<ReadUnit> scan(Diagnostics& diagnostics, unsigned /*jobs*/) override {
     for (const fs::path& path : paths_) scan_shard(path, diagnostics);
+    // A process may add to a step in a further part of its shard: the later part wins.
+    std::stable_sort(shards_.begin(), shards_.end(),
+                     [](const ScannedShard& a, const ScannedShard& b) {
+                       return std::tie(a.info.started_ns, a.info.part) <
+                              std::tie(b.info.started_ns, b.info.part);
+                     });
+    share_ranks();
     assign_ranks(diagnostics);
     std::vector<ReadUnit> units;
     for (std::size_t i = 0; i < shards_.size(); ++i) add_units(i, units);
@@ -158,6 +165,22 @@ class ShardSource : public RecordSource {
                           std::to_string(step.records) + " records of this step"});
     }
     shards_.push_back(std::move(shard));
+  }
+
+  /// A process may have learnt its rank when parts of its shard were already closed.
+  void share_ranks() {
+    const auto process_of = [](const ShardInfo& info) {
+      return std::tuple(info.host, info.pid, info.started_ns);
+    };
+    std::map<decltype(process_of(ShardInfo())), std::int32_t> rank_of;
+    for (const ScannedShard& shard : shards_) {
+      if (shard.info.rank >= 0) rank_of[process_of(shard.info)] = shard.info.rank;
+    }
+    for (ScannedShard& shard : shards_) {
+      if (shard.info.rank >= 0) continue;
+      const auto known = rank_of.find(process_of(shard.info));
+      if (known != rank_of.end()) shard.info.rank = known->second;
+    }
   }
 
   void assign_ranks(Diagnostics& diagnostics) {

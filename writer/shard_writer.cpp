@@ -1,6 +1,8 @@
 #include "writer/shard_writer.h"
 
+#include <fcntl.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <chrono>
@@ -21,12 +23,24 @@ std::int64_t now_ns() {
       .count();
 }
 
+// A name in a directory is safe from a power cut once the directory is synced. That this is not
+// possible everywhere is no reason to do without the file.
+void sync_directory(const std::filesystem::path& directory) {
+  const int descriptor = ::open(directory.empty() ? "." : directory.c_str(), O_RDONLY | O_CLOEXEC);
+  if (descriptor < 0) return;
+  ::fsync(descriptor);
+  ::close(descriptor);
+}
+
 // std::filesystem::create_directories gives 0777 less the umask.
-void create_private_directories(const std::filesystem::path& directory) {
+void create_private_directories(const std::filesystem::path& directory, Durability durability) {
   std::filesystem::path so_far;
   for (const auto& part : directory) {
+    const std::filesystem::path parent = so_far;
     so_far /= part;
-    if (::mkdir(so_far.c_str(), S_IRWXU | S_IRGRP | S_IXGRP) != 0 && errno != EEXIST) {
+    if (::mkdir(so_far.c_str(), S_IRWXU | S_IRGRP | S_IXGRP) == 0) {
+      if (durability == Durability::kStep) sync_directory(parent);
+    } else if (errno != EEXIST) {
       const int error = errno;
       // A parent that may not be written to, but exists, answers with EROFS or EACCES.
       if (!std::filesystem::is_directory(so_far)) {
@@ -46,7 +60,7 @@ void remove_files(const std::filesystem::path& path) {
 
 Database create_database(const std::filesystem::path& directory, const ShardIdentity& identity,
                          const ShardOptions& options) {
-  create_private_directories(directory);
+  create_private_directories(directory, options.durability);
   return {directory / ShardWriter::file_name(identity),
           OpenOptions{.mode = OpenMode::kCreateNew, .without_locks = true, .vfs = options.vfs}};
 }

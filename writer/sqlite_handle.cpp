@@ -33,6 +33,24 @@ std::string describe(const std::filesystem::path& path, std::string_view doing,
   return text;
 }
 
+// errno of the last failure on the connection's files: a failed COMMIT leaves none with the
+// connection.
+int errno_of_files(sqlite3* handle) {
+  for (const int which : {SQLITE_FCNTL_JOURNAL_POINTER, SQLITE_FCNTL_FILE_POINTER}) {
+    sqlite3_file* file = nullptr;
+    if (sqlite3_file_control(handle, "main", which, static_cast<void*>(&file)) != SQLITE_OK ||
+        file == nullptr || file->pMethods == nullptr) {
+      continue;
+    }
+    int last = 0;
+    if (file->pMethods->xFileControl(file, SQLITE_FCNTL_LAST_ERRNO, &last) == SQLITE_OK &&
+        last != 0) {
+      return last;
+    }
+  }
+  return 0;
+}
+
 [[noreturn]] void fail_with(sqlite3* handle, const std::filesystem::path& path,
                             std::string_view doing) {
   const int code = sqlite3_extended_errcode(handle);
@@ -41,9 +59,10 @@ std::string describe(const std::filesystem::path& path, std::string_view doing,
   // system.
   const bool from_system =
       primary == SQLITE_IOERR || primary == SQLITE_CANTOPEN || primary == SQLITE_FULL;
-  const int system_errno = from_system ? sqlite3_system_errno(handle) : 0;
-  throw SqliteError(describe(path, doing, sqlite3_errmsg(handle), code, system_errno), code,
-                    system_errno);
+  const std::string message = sqlite3_errmsg(handle);
+  int system_errno = from_system ? sqlite3_system_errno(handle) : 0;
+  if (primary == SQLITE_IOERR && system_errno == 0) system_errno = errno_of_files(handle);
+  throw SqliteError(describe(path, doing, message, code, system_errno), code, system_errno);
 }
 
 // SQLite would create the file with mode 0644 and follow a symbolic link that somebody else

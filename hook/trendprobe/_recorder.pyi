@@ -5,16 +5,25 @@ from collections.abc import Sequence
 __version__: str
 
 class Recorder:
-    """Streams records into one shard, from a thread of its own.
+    """Streams records into one shard, or several parts of it, from a thread of its own.
 
     The thread starts, and the file is made, with the first submission. No method raises an error of the storage: see
     ``take_warning()``. In a forked child nothing is ever written. A value of None is "not measured".
     """
 
     def __init__(
-        self, directory: str, *, durability: str = "process", queue_bytes: int = 67108864, on_full: str = "wait"
+        self,
+        directory: str,
+        *,
+        durability: str = "process",
+        queue_bytes: int = 33554432,
+        on_full: str = "wait",
+        rotate_bytes: int = 1073741824,
     ) -> None:
-        """Raises ValueError for a durability but "process" and "step", or an on_full but "wait" and "drop"."""
+        """A shard of ``rotate_bytes`` is closed, and another part begun.
+
+        Raises ValueError for a durability but "process" and "step", or an on_full but "wait" and "drop".
+        """
     def submit_dump_step(
         self,
         training_step: int,
@@ -54,10 +63,10 @@ class Recorder:
     def _sink(self) -> object:
         """A capsule of the C++ object, for other extension modules; valid as long as this object."""
     def take_warning(self) -> str:
-        """The first storage error that was not taken yet, in words; else an empty string."""
+        """The oldest warning about the storage that was not taken yet; else an empty string."""
     @property
     def shard(self) -> str:
-        """The file; empty before it is made."""
+        """The file of the latest part; empty before it is made."""
     @property
     def committed_steps(self) -> int: ...
     @property

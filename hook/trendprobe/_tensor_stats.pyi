@@ -1,7 +1,8 @@
 """Statistics of torch tensors in one pass over their memory. Import torch first.
 
-Neither function raises anything but TypeError for a wrong number of arguments, and neither changes training: no autograd graph, no version counter, no random numbers, no
-dispatch modes, no synchronization with a device. Both may be called from any thread.
+Neither function raises anything but TypeError for wrong arguments, and neither changes training: no autograd graph, no
+version counter, no random numbers, no dispatch modes, no synchronization with a device. Both may be called from any
+thread.
 """
 
 from collections.abc import Callable, Iterable, Sequence

@@ -30,6 +30,7 @@ def recorder_for(settings: TrendSettings) -> Recorder:
             durability=settings.durability,
             queue_bytes=settings.queue_mb << 20,
             on_full=settings.on_full,
+            rotate_bytes=settings.rotate_mb << 20,
         )
         recorder.set_info("directory", os.getcwd())
         _recorders[directory] = recorder
@@ -78,9 +79,9 @@ def before_exit(submit: Callable[[], Any]) -> None:
 
 
 def log_warning_of(recorder: Recorder) -> None:
-    """Logs a storage error that the recorder had, once."""
-    if warning := recorder.take_warning():
-        logger.warning("recording failed: %s", warning)
+    """Logs what the recorder has to say of the storage, each thing once."""
+    while warning := recorder.take_warning():
+        logger.warning("%s", warning)
 
 
 @atexit.register

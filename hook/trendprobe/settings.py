@@ -28,8 +28,10 @@ class TrendSettings:
     """A committed step survives a killed process ("process"), or also a power cut ("step")."""
     stats: tuple[str, ...] = ("norm", "max", "min", "mean")
     """Statistics of what PrecisionDebugger collects, in the order in which every file has them."""
-    queue_mb: int = 64
+    queue_mb: int = 32
     """Memory for steps that wait to be written, in MiB."""
+    rotate_mb: int = 1024
+    """Size in MiB from which a shard is closed and the process goes on in a further part."""
 
 
 # In the order of every file: first those of msProbe.
@@ -62,7 +64,7 @@ def _check(what: str, key: str, value: object) -> None:
     elif key == "path":
         if not isinstance(value, str) or not value or "\0" in value or len(value) > 4096:
             raise TrendSettingsError(f"{what} is {value!r}; expected the name of a directory, up to 4,096 characters")
-    elif key == "queue_mb":
+    elif key in ("queue_mb", "rotate_mb"):
         if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= 65536:
             raise TrendSettingsError(f"{what} is {value!r}; expected a whole number from 1 to 65536")
     elif key == "stats":

@@ -15,9 +15,15 @@ namespace {
 
 using ::testing::ElementsAre;
 
-constexpr TensorStatistics kMeasured = {
-    .norm = 5, .max = 4, .min = -3, .mean = 0.5, .nans = 1, .infs = 2, .zeros = 6, .count = 9,
-    .std = 1.5};
+constexpr TensorStatistics kMeasured = {.norm = 5,
+                                        .max = 4,
+                                        .min = -3,
+                                        .mean = 0.5,
+                                        .nans = 1,
+                                        .infs = 2,
+                                        .zeros = 6,
+                                        .count = 9,
+                                        .std = 1.5};
 
 DumpStatistics named(const std::vector<std::string>& names) {
   return DumpStatistics::named(names).value();
@@ -39,9 +45,8 @@ TEST(DumpStatisticsTest, AreMsprobesFourUnlessChosenOtherwise) {
 TEST(DumpStatisticsTest, KeepTheOrderOfEveryFileWhateverTheOrderOfTheChoice) {
   EXPECT_THAT(named({"zeros", "std", "mean", "norm"}).names(),
               ElementsAre("norm", "mean", "std", "zeros"));
-  EXPECT_THAT(
-      named({"zeros", "infs", "nans", "std", "mean", "min", "max", "norm"}).names(),
-      ElementsAre("norm", "max", "min", "mean", "std", "nans", "infs", "zeros"));
+  EXPECT_THAT(named({"zeros", "infs", "nans", "std", "mean", "min", "max", "norm"}).names(),
+              ElementsAre("norm", "max", "min", "mean", "std", "nans", "infs", "zeros"));
   EXPECT_EQ(named({"max", "max"}).size(), 1U);
 }
 
@@ -60,9 +65,8 @@ TEST(DumpStatisticsTest, AreThoseOfEveryMetric) {
 
 TEST(DumpValuesTest, StandInTheOrderOfTheStatistics) {
   EXPECT_THAT(values({}, true), ElementsAre(5, 4, -3, 0.5));
-  EXPECT_THAT(
-      values(named({"zeros", "infs", "nans", "std", "mean", "min", "max", "norm"}), true),
-      ElementsAre(5, 4, -3, 0.5, 1.5, 1, 2, 6));
+  EXPECT_THAT(values(named({"zeros", "infs", "nans", "std", "mean", "min", "max", "norm"}), true),
+              ElementsAre(5, 4, -3, 0.5, 1.5, 1, 2, 6));
   EXPECT_THAT(values(named({"std", "min", "zeros"}), true), ElementsAre(-3, 1.5, 6));
 }
 

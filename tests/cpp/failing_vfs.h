@@ -1,4 +1,5 @@
 // A SQLite VFS over unix-none whose writes fail while a test wants them to: a full or broken disk.
+// It also counts what is synced.
 #pragma once
 
 #include <sqlite3.h>
@@ -30,12 +31,20 @@ class FailingVfs {
   std::atomic<int> sync_result{SQLITE_OK};
   /// While true, writes wait.
   std::atomic<bool> is_stuck{false};
+  std::atomic<int> syncs{0};
+  /// Open files with bytes that a power cut would lose.
+  std::atomic<int> unsynced_files{0};
 
  private:
   struct File {
     sqlite3_file head;
     sqlite3_io_methods methods;
     FailingVfs* owner;
+    bool is_unsynced;
+    void set_unsynced(bool now) {
+      owner->unsynced_files += static_cast<int>(now) - static_cast<int>(is_unsynced);
+      is_unsynced = now;
+    }
     sqlite3_file* inner() { return reinterpret_cast<sqlite3_file*>(this + 1); }
   };
 
@@ -53,21 +62,29 @@ class FailingVfs {
     if (mine->inner()->pMethods == nullptr) return result;
     sqlite3_io_methods& io = mine->methods;
     io.iVersion = 1;  // no memory mapping, no shared memory: neither is used on unix-none
-    io.xClose = [](sqlite3_file* f) { return methods(f)->xClose(inner(f)); };
+    io.xClose = [](sqlite3_file* f) {
+      of(f)->set_unsynced(false);
+      return methods(f)->xClose(inner(f));
+    };
     io.xRead = [](sqlite3_file* f, void* data, int size, sqlite3_int64 offset) {
       return methods(f)->xRead(inner(f), data, size, offset);
     };
     io.xWrite = [](sqlite3_file* f, const void* data, int size, sqlite3_int64 offset) {
       of(f)->owner->is_stuck.wait(true);
       const int failure = of(f)->owner->write_result;
-      return failure != SQLITE_OK ? failure : methods(f)->xWrite(inner(f), data, size, offset);
+      if (failure != SQLITE_OK) return failure;
+      of(f)->set_unsynced(true);
+      return methods(f)->xWrite(inner(f), data, size, offset);
     };
     io.xTruncate = [](sqlite3_file* f, sqlite3_int64 size) {
       return methods(f)->xTruncate(inner(f), size);
     };
     io.xSync = [](sqlite3_file* f, int sync_flags) {
       const int failure = of(f)->owner->sync_result;
-      return failure != SQLITE_OK ? failure : methods(f)->xSync(inner(f), sync_flags);
+      if (failure != SQLITE_OK) return failure;
+      ++of(f)->owner->syncs;
+      of(f)->set_unsynced(false);
+      return methods(f)->xSync(inner(f), sync_flags);
     };
     io.xFileSize = [](sqlite3_file* f, sqlite3_int64* size) {
       return methods(f)->xFileSize(inner(f), size);

@@ -6,6 +6,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <csignal>
@@ -328,6 +329,173 @@ TEST_F(RecorderTest, ADurableStepIsSyncedAndAFailedSyncIsALostStep) {
   recorder.submit(dump_step(recorder, 1, 10), 1, true);
   recorder.flush();
   EXPECT_THAT(recorder.take_warning(), HasSubstr("10 records of training step 1 are lost"));
+}
+
+// Every byte of every file that was written for a step has been synced once it is committed.
+TEST_F(RecorderTest, DurabilityStepSyncsEveryCommitAndProcessNone) {
+  for (const Durability durability : {Durability::kStep, Durability::kProcess}) {
+    FailingVfs vfs("counting");
+    RecorderOptions counted = options();
+    counted.vfs = "counting";
+    counted.durability = durability;
+    Recorder recorder(counted);
+    recorder.submit(dump_step(recorder, 0, 10), 0, true);
+    recorder.flush();
+    for (std::int64_t step = 1; step < 10; ++step) {
+      const int before = vfs.syncs;
+      recorder.submit(dump_step(recorder, step, 10), step, true);
+      recorder.submit(monitor_block(recorder, step, "actv", 5));
+      recorder.flush();
+      if (durability == Durability::kStep) {
+        EXPECT_GE(vfs.syncs, before + 2);  // one a commit
+        EXPECT_EQ(vfs.unsynced_files, 0);
+      } else {
+        EXPECT_EQ(vfs.syncs, before);
+        EXPECT_GT(vfs.unsynced_files, 0);
+      }
+    }
+    recorder.close();
+    EXPECT_EQ(vfs.unsynced_files, 0);
+    EXPECT_THAT(recorder.take_warning(), IsEmpty());
+  }
+}
+
+TEST_F(RecorderTest, AShardRollsOverToFurtherParts) {
+  RecorderOptions small = options();
+  small.rotate_bytes = 100'000;
+  Recorder recorder(small);
+  recorder.set_info("framework", "pytorch");
+  for (std::int64_t step = 0; step < 60; ++step) {
+    recorder.submit(dump_step(recorder, step, 100), step, true);
+    recorder.submit(monitor_block(recorder, step, "actv", 50));
+    recorder.flush();
+    if (step == 30) recorder.set_rank(5);
+  }
+  recorder.close();
+  const std::vector<fs::path> shards = shards_of(small.directory);
+  EXPECT_GT(shards.size(), 3U);
+  std::set<std::int32_t> parts;
+  std::set<std::int64_t> starts;
+  std::size_t records = 0;
+  for (const fs::path& shard : shards) {
+    // A commit more than the limit at most, and room for the tables.
+    EXPECT_LT(fs::file_size(shard), 150'000U);
+    EXPECT_FALSE(fs::exists(shard.string() + "-wal"));
+    const ShardReader reader(shard);
+    EXPECT_TRUE(reader.info().closed);
+    EXPECT_EQ(reader.info().framework, "pytorch");
+    starts.insert(reader.info().started_ns);
+    parts.insert(reader.info().part);
+    EXPECT_THAT(shard.string(),
+                testing::EndsWith("-" + std::to_string(reader.info().part) + ".shard"));
+    records += records_of(shard).size();
+  }
+  EXPECT_EQ(records, 60U * 150);
+  EXPECT_EQ(starts.size(), 1U);
+  EXPECT_EQ(*parts.begin(), 0);
+  EXPECT_EQ(*parts.rbegin() + 1, static_cast<std::int32_t>(parts.size()));
+  EXPECT_EQ(recorder.counts().lost_records, 0U);
+}
+
+// Its process has the same host name and number, in another container, and the same start.
+TEST_F(RecorderTest, NeverWritesToAFileThatIsThere) {
+  fs::create_directories(options().directory);
+  std::array<char, 256> host{};
+  ASSERT_EQ(::gethostname(host.data(), host.size() - 1), 0);
+  const auto now = std::chrono::duration_cast<std::chrono::nanoseconds>(
+                       std::chrono::system_clock::now().time_since_epoch())
+                       .count();
+  std::set<fs::path> taken;
+  for (std::int64_t ms = 0; ms < 2000; ++ms) {
+    for (std::int32_t part = 0; part < 2; ++part) {
+      const fs::path path =
+          options().directory /
+          ShardWriter::file_name({host.data(), ::getpid(), now + ms * 1'000'000, part});
+      std::ofstream(path) << "another's";
+      taken.insert(path);
+    }
+  }
+  Recorder recorder(options());
+  recorder.submit(dump_step(recorder, 0, 10), 0, true);
+  recorder.close();
+  EXPECT_THAT(recorder.take_warning(), IsEmpty());
+  EXPECT_EQ(recorder.counts().committed_records, 10U);
+  EXPECT_THAT(recorder.shard().string(), testing::EndsWith("-2.shard"));
+  EXPECT_EQ(records_of(recorder.shard()).size(), 10U);
+  for (const fs::path& path : taken) EXPECT_EQ(fs::file_size(path), 9U);
+}
+
+TEST_F(RecorderTest, WarnsOnceOfLittleSpaceAndOfANetworkFileSystemBeforeItWrites) {
+  RecorderOptions watched = options();
+  watched.rotate_bytes = 1;  // a part a commit: it is said once all the same
+  watched.look_at_storage = [](const fs::path&) -> StorageFacts {
+    return {"Lustre", std::uint64_t{300} << 20};
+  };
+  Recorder recorder(watched);
+  EXPECT_THAT(recorder.take_warning(), IsEmpty());
+  for (std::int64_t step = 0; step < 3; ++step) {
+    recorder.submit(dump_step(recorder, step, 10), step, true);
+  }
+  recorder.flush();
+  const std::string network = recorder.take_warning();
+  EXPECT_THAT(network, HasSubstr(watched.directory.string()));
+  EXPECT_THAT(network, HasSubstr("network file system (Lustre)"));
+  const std::string space = recorder.take_warning();
+  EXPECT_THAT(space, HasSubstr(watched.directory.string()));
+  EXPECT_THAT(space, HasSubstr("300 MiB"));
+  EXPECT_THAT(recorder.take_warning(), IsEmpty());
+  EXPECT_EQ(recorder.counts().lost_records, 0U);
+}
+
+TEST(StorageTest, IsLookedAtBeforeTheDirectoryIsMade) {
+  const TemporaryDirectory directory;
+  const StorageFacts here = storage_of(directory.path());
+  const StorageFacts below = storage_of(directory.path() / "not" / "yet" / "made");
+  EXPECT_EQ(here.network_file_system, below.network_file_system);
+  const fs::space_info space = fs::space(directory.path());
+  EXPECT_NEAR(static_cast<double>(here.free_bytes), static_cast<double>(space.available), 1e9);
+  EXPECT_EQ(storage_of("/proc").free_bytes, UINT64_MAX);  // has no size
+}
+
+TEST(StorageTest, KnowsNetworkFileSystemsByName) {
+  EXPECT_EQ(network_file_system(0x6969), "NFS");
+  EXPECT_EQ(network_file_system(0x0BD00BD0), "Lustre");
+  EXPECT_EQ(network_file_system(0x47504653), "GPFS");
+  // As it comes from a signed 32-bit f_type.
+  EXPECT_EQ(network_file_system(0xFFFFFFFFFF534D42), "CIFS");
+  EXPECT_EQ(network_file_system(0xEF53), "");      // ext4
+  EXPECT_EQ(network_file_system(0x01021994), "");  // tmpfs
+  EXPECT_EQ(network_file_system(0x794C7630), "");  // overlay, as in a container
+}
+
+TEST_F(RecorderTest, TheFirstErrorIsKeptInTheShardOnceItCanBe) {
+  FailingVfs vfs("twice");
+  RecorderOptions broken = options();
+  broken.vfs = "twice";
+  Recorder recorder(broken);
+  std::int64_t step = 0;
+  const auto record = [&] {
+    recorder.submit(dump_step(recorder, step, 10), step, true);
+    ++step;
+    recorder.flush();
+  };
+  record();
+  EXPECT_THAT(ShardReader(recorder.shard()).info().last_error, IsEmpty());
+  vfs.write_result = SQLITE_FULL;
+  record();
+  vfs.write_result = SQLITE_IOERR_WRITE;
+  record();
+  vfs.write_result = SQLITE_OK;
+  record();
+  const std::string kept = ShardReader(recorder.shard()).info().last_error;
+  EXPECT_THAT(kept, HasSubstr(recorder.shard().string()));
+  EXPECT_THAT(kept, HasSubstr("disk is full"));
+  vfs.write_result = SQLITE_IOERR_WRITE;
+  record();
+  vfs.write_result = SQLITE_OK;
+  record();
+  recorder.close();
+  EXPECT_EQ(ShardReader(recorder.shard()).info().last_error, kept);
 }
 
 TEST_F(RecorderTest, ADirectoryThatCantBeUsedCostsOneWarning) {

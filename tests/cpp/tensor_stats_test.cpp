@@ -171,6 +171,29 @@ TEST(SimdKernels, EveryInstructionSetSumsFloat64ToTheSameBits) {
   expect_equal_blocks(&simd::Kernels::sum_float64);
 }
 
+template <class Element>
+void expect_equal_deviations(simd::BlockDeviations (*simd::Kernels::*deviations)(const Element*,
+                                                                                 std::size_t,
+                                                                                 double)) {
+  for (std::size_t n = 1; n <= simd::kMaxBlock; n += n < 100 ? 1 : 333) {
+    const std::vector<Element> elements =
+        random_floats<Element>(n + 1, static_cast<unsigned>(n));  // not aligned to a vector
+    const double from = elements[n / 3] * 0.7;
+    const auto baseline = (simd::kBaselineKernels.*deviations)(elements.data() + 1, n, from);
+    for (const simd::Kernels* kernels : kernels_of_this_processor()) {
+      SCOPED_TRACE(std::string(kernels->name) + ", " + std::to_string(n) + " elements");
+      const auto block = (kernels->*deviations)(elements.data() + 1, n, from);
+      EXPECT_EQ(bits(block.sum), bits(baseline.sum));
+      EXPECT_EQ(bits(block.sum_of_squares), bits(baseline.sum_of_squares));
+    }
+  }
+}
+
+TEST(SimdKernels, EveryInstructionSetSumsDeviationsToTheSameBits) {
+  expect_equal_deviations(&simd::Kernels::deviations_float32);
+  expect_equal_deviations(&simd::Kernels::deviations_float64);
+}
+
 double value_of_float16(unsigned half) {
   const unsigned exponent = (half >> 10) & 0x1F;
   const int mantissa = static_cast<int>(half & 0x3FF);

@@ -2,11 +2,13 @@
 
 import os
 import shutil
+import sqlite3
 import subprocess
 import sys
 import tarfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -53,3 +55,19 @@ def fixture_tree(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Pa
         return target
 
     return unpack
+
+
+@pytest.fixture
+def steps_of(trendprobe: Callable[..., Any], tmp_path: Path) -> Callable[..., dict[int, int]]:
+    """Training step → records, of the merged shards under tmp_path / "trend"."""
+
+    def merge(*, code: int | None = 0) -> dict[int, int]:
+        trendprobe("merge", "--data", tmp_path / "trend", "--db", tmp_path / "db", code=code)
+        with sqlite3.connect(tmp_path / "db/dump_data.trend.db") as database:
+            return dict(
+                database.execute(
+                    "SELECT training_step, count(*) FROM trend_data JOIN trendprobe_steps USING (step) GROUP BY 1"
+                )
+            )
+
+    return merge

@@ -79,6 +79,23 @@ def assert_expected(found: Iterable[float], tensor: torch.Tensor, epsilon: float
     assert mean == pytest.approx(expected[3], rel=0, abs=tolerance, nan_ok=True)
 
 
+def expected_std(tensor: torch.Tensor) -> float:
+    """As torch.std has it by default, of what elements_of() gives."""
+    elements = elements_of(tensor)
+    if elements.size == 1 or not np.isfinite(elements).all():
+        return math.nan
+    with np.errstate(over="ignore", under="ignore"):
+        return float(elements.std(ddof=1))
+
+
+def assert_expected_std(found: float | None, tensor: torch.Tensor, epsilon: float | None = None) -> None:
+    """Right up to `epsilon` of itself, however large the mean is."""
+    if epsilon is None:
+        epsilon = 1e-11 if is_double(tensor.dtype) or is_integer(tensor.dtype) else 2.0**-24 * (1 + 1e-6)
+    least = 2.0**-1074 if is_double(tensor.dtype) else 2.0**-149
+    assert found == pytest.approx(expected_std(tensor), rel=epsilon, abs=least, nan_ok=True)
+
+
 def random_tensor(dtype: torch.dtype, count: int, seed: int = 0) -> torch.Tensor:
     """Ordinary numbers that the type holds, one in ten of them 0."""
     random = np.random.default_rng(seed)

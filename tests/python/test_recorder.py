@@ -1,4 +1,4 @@
-"""The recorder in real processes: every way to end, forks, other users of SQLite, and a training under msProbe."""
+"""The recorder in real processes: every way to end, forks, other users of SQLite, and storage that fails."""
 
 from __future__ import annotations
 
@@ -13,56 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from recorder_runs import BEGIN, RECORDS, run, shards
 
 _recorder = pytest.importorskip("trendprobe._recorder")
-
-RECORDS = 20  # a step of the scripts below
-
-
-def run(directory: Path, script: str, *, code: int | None = 0, timeout: float = 120) -> str:
-    """Runs a script in its own process; returns what it printed on both streams."""
-    file = directory / "script.py"
-    file.write_text(textwrap.dedent(script))
-    result = subprocess.run(
-        [sys.executable, "-X", "faulthandler", file], cwd=directory, capture_output=True, text=True, timeout=timeout
-    )
-    text = result.stdout + result.stderr
-    assert code is None or result.returncode == code, f"exit code {result.returncode}\n{text}"
-    return text
-
-
-BEGIN = """
-import os, signal, sys, threading, time
-from trendprobe._recorder import Recorder
-
-recorder = Recorder("trend")
-
-def submit(step, recorder=recorder):
-    entries = [(f"Module.layer.{i}.Linear.forward.0", False, [(".output.0", (step + i, 1.0, 0.0, 0.5))])
-               for i in range(20)]
-    return recorder.submit_dump_step(step, ["norm", "max", "min", "mean"], entries, {})
-"""
-
-
-@pytest.fixture
-def steps_of(trendprobe: Callable[..., Any], tmp_path: Path) -> Callable[..., dict[int, int]]:
-    """Training step → records, of the merged shards under tmp_path / "trend"."""
-
-    def merge(*, code: int = 0) -> dict[int, int]:
-        trendprobe("merge", "--data", tmp_path / "trend", "--db", tmp_path / "db", code=code)
-        with sqlite3.connect(tmp_path / "db/dump_data.trend.db") as database:
-            return dict(
-                database.execute(
-                    "SELECT training_step, count(*) FROM trend_data JOIN trendprobe_steps USING (step) GROUP BY 1"
-                )
-            )
-
-    return merge
-
-
-def shards(directory: Path) -> list[Path]:
-    return sorted((directory / "trend").glob("*.shard"))
-
 
 # Ends of a process. `code` is what Python gives; the steps were flushed before the end, or not.
 
@@ -114,6 +67,54 @@ def test_every_commit_before_a_kill_is_there(tmp_path: Path, steps_of: Callable)
         shutil.rmtree(tmp_path / "trend")
         assert found == dict.fromkeys(range(len(found)), RECORDS)
         assert len(found) > said[-1]
+
+
+def test_a_shard_in_parts_merges_to_the_same_database(trendprobe: Callable[..., Any], tmp_path: Path) -> None:
+    """A step may even be spread over parts: late monitor records, and a step that comes again."""
+    contents = {}
+    for name, rotate in (("whole", 1 << 30), ("parts", 1 << 18)):
+        directory = tmp_path / name
+        directory.mkdir()
+        run(
+            directory,
+            BEGIN.replace('Recorder("trend")', f'Recorder("trend", rotate_bytes={rotate})')
+            + """
+recorder.set_info("directory", "here")
+for step in range(80):
+    if step == 60: recorder.set_rank(3)  # learnt late, when parts are closed
+    submit(step)
+    rows = [(f"layer.{i}.weight", 0, 0, [step + i, float("nan") if i == step else 0]) for i in range(30)]
+    recorder.submit_monitor(step, "grad_reduced", ["norm", "max"], rows[:20])
+    recorder.flush()
+    recorder.submit_monitor(step, "grad_reduced", ["norm", "max"], rows[15:])
+    recorder.flush()
+submit(7)  # the same values; a later part than that of step 7
+""",
+        )
+        trendprobe("merge", "--data", directory / "trend", "--db", directory / "db")
+        for kind in ("dump", "monitor"):
+            with sqlite3.connect(directory / f"db/{kind}_data.trend.db") as database:
+                tables = [
+                    table
+                    for (table,) in database.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")
+                    if table not in ("trendprobe_sources", "trendprobe_ranks") and not table.startswith("sqlite_")
+                ]
+                contents[name, kind] = {
+                    table: database.execute(f"SELECT * FROM {table} ORDER BY 1, 2, 3").fetchall()
+                    if table in ("trend_data", "trendprobe_nonfinite")
+                    else sorted(database.execute(f"SELECT * FROM {table}").fetchall(), key=repr)
+                    for table in tables
+                }
+                sources = database.execute("SELECT sum(records), sum(superseded) FROM trendprobe_sources").fetchall()
+                contents[name, kind]["sources"] = sources
+                assert database.execute("SELECT DISTINCT rank FROM trend_data").fetchall() == [(3,)]
+    assert len(shards(tmp_path / "whole")) == 1
+    assert len(shards(tmp_path / "parts")) > 10
+    assert any(path.name.endswith("-10.shard") for path in shards(tmp_path / "parts"))
+    for kind in ("dump", "monitor"):
+        assert contents["parts", kind] == contents["whole", kind]
+        assert len(contents["whole", kind]["trend_data"]) == {"dump": 80 * RECORDS, "monitor": 80 * 30}[kind]
+        assert contents["whole", kind]["sources"][0][1] == {"dump": RECORDS, "monitor": 80 * 5}[kind]
 
 
 # Other processes and other users of SQLite
@@ -280,124 +281,3 @@ def test_wrong_records_raise_and_nothing_is_lost(tmp_path: Path, steps_of: Calla
     recorder.submit_dump_step(2, statistics, good, {})
     recorder.close()
     assert steps_of() == {0: 1, 2: 1}
-
-
-# A training under the real msProbe
-
-TRAINING = """
-import json, os, signal, sys, time
-import trendprobe
-trendprobe.enable()
-import torch
-from msprobe.pytorch import PrecisionDebugger
-
-class Numbers(torch.utils.data.Dataset):
-    def __len__(self): return 48
-    def __getitem__(self, i):
-        worker_model(torch.randn(4))  # the worker has the hooks, too
-        return torch.full((4,), float(i))
-
-config = {"task": "statistics", "level": "L0", "dump_path": "./dump", "rank": [], "step": [],
-          "statistics": {"scope": [], "list": [], "data_mode": ["all"]},
-          "trend_db": {"enable": True, "path": "./trend", "keep_files": False}}
-json.dump(config, open("config.json", "w"))
-torch.manual_seed(0)
-model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 1))
-worker_model = model
-debugger = PrecisionDebugger(config_path="config.json")
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-
-def end(step): pass
-
-def train(loader):
-    for step, batch in enumerate(loader):
-        debugger.start(model)
-        loss = model(batch / 48).square().mean()
-        loss.backward()
-        end(step)
-        debugger.stop()
-        optimizer.step(); optimizer.zero_grad()
-        debugger.step()
-"""
-STEPS = 6  # of 48 numbers in batches of 8
-
-
-@pytest.mark.parametrize(("workers", "method"), [(0, None), (2, "fork"), (2, "spawn")])
-def test_data_loaders_record_nothing(workers: int, method: str | None, tmp_path: Path, steps_of: Callable) -> None:
-    pytest.importorskip("msprobe")
-    train = (
-        f"train(torch.utils.data.DataLoader(Numbers(), 8, num_workers={workers}, multiprocessing_context={method!r}))"
-    )
-    run(tmp_path, TRAINING + f"\nif __name__ == '__main__':\n    {train}\n")
-    found = steps_of()
-    assert found.keys() == set(range(STEPS))
-    assert len(set(found.values())) == 1
-    assert len(shards(tmp_path)) == 1
-
-
-TRAINING_ENDS = {
-    "exception": ("raise RuntimeError('loss is NaN')", 1, True),
-    "KeyboardInterrupt": ("os.kill(os.getpid(), signal.SIGINT); time.sleep(9)", -signal.SIGINT, True),
-    "SIGTERM": ("os.kill(os.getpid(), signal.SIGTERM); time.sleep(9)", -signal.SIGTERM, False),
-    "SIGKILL": ("os.kill(os.getpid(), signal.SIGKILL)", -signal.SIGKILL, False),
-    "os._exit": ("os._exit(5)", 5, False),
-}
-
-
-@pytest.mark.parametrize(("end", "code", "in_order"), TRAINING_ENDS.values(), ids=TRAINING_ENDS)
-def test_a_training_that_ends_in_the_middle_of_a_step(
-    end: str, code: int, in_order: bool, tmp_path: Path, steps_of: Callable
-) -> None:
-    pytest.importorskip("msprobe")
-    run(
-        tmp_path,
-        TRAINING
-        + f"""
-def end(step):
-    if step == 4:
-        time.sleep(0.5)  # by now the steps before are committed
-        {end}
-train(torch.utils.data.DataLoader(Numbers(), 8))
-""",
-        code=code,
-    )
-    found = steps_of(code=1 if in_order else 0)
-    assert found.keys() == set(range(5 if in_order else 4))
-    assert len({found[step] for step in range(4)}) == 1
-    if in_order:  # what the step had so far is kept, and named as incomplete
-        with sqlite3.connect(tmp_path / "db/dump_data.trend.db") as database:
-            assert database.execute(
-                "SELECT location, what FROM trendprobe_issues WHERE severity <> 'notice'"
-            ).fetchall() == [("training step 4", "is incomplete: its process ended in the middle of it")]
-
-
-def test_the_last_step_counts_without_a_call_of_step(tmp_path: Path, steps_of: Callable) -> None:
-    pytest.importorskip("msprobe")
-    run(
-        tmp_path,
-        TRAINING
-        + """
-debugger.start(model)
-model(torch.ones(8, 4)).sum().backward()
-debugger.stop()
-""",
-    )
-    assert steps_of().keys() == {0}
-
-
-def test_a_broken_disk_leaves_the_losses_as_they_are(tmp_path: Path) -> None:
-    """No directory, a full disk from the start: the training sees nothing of it but one warning."""
-    pytest.importorskip("msprobe")
-    losses = []
-    for path in ("./trend", "/proc/nowhere"):
-        text = run(
-            tmp_path,
-            TRAINING.replace('"./trend"', repr(path)).replace(
-                "loss.backward()", "loss.backward(); print('loss', loss.item().hex())"
-            )
-            + "\ntrain(torch.utils.data.DataLoader(Numbers(), 8))\n",
-        )
-        losses.append([line for line in text.splitlines() if line.startswith("loss")])
-        assert text.count("recording failed") == (path != "./trend")
-    assert losses[0] == losses[1]
-    assert len(losses[0]) == STEPS

@@ -36,12 +36,15 @@ def test_names_and_types_of_the_statistics() -> None:
 
 
 @both
-def test_takes_one_argument_without_a_name(measure: Any) -> None:
+def test_takes_a_tensor_and_a_bool_without_names(measure: Any) -> None:
     tensor = torch.ones(1)
     calls: list[tuple[tuple[Any, ...], dict[str, Any]]] = [
         ((), {}),
         ((tensor, tensor), {}),
+        ((tensor, 1), {}),
+        ((tensor, True, True), {}),
         ((), {"tensor": tensor}),
+        ((tensor,), {"with_std": True}),
         ((tensor,), {"dim": 0}),
     ]
     for arguments, names in calls:

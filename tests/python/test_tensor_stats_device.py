@@ -7,7 +7,14 @@ from typing import Any
 import pytest
 
 torch = pytest.importorskip("torch")
-from tensor_stats_reference import DTYPES, assert_expected, expected_of, is_double, random_tensor  # noqa: E402
+from tensor_stats_reference import (  # noqa: E402
+    DTYPES,
+    assert_expected,
+    assert_expected_std,
+    expected_of,
+    is_double,
+    random_tensor,
+)
 from torch.profiler import ProfilerActivity, profile  # noqa: E402
 from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 from trendprobe import _tensor_stats as tensor_stats  # noqa: E402
@@ -69,6 +76,30 @@ def test_several_blocks(dtype: torch.dtype) -> None:
         assert tensor_stats.measure_on_device(tensor).tolist() == pytest.approx(expected, rel=1e-2)
 
 
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_standard_deviation(dtype: torch.dtype) -> None:
+    tensor = random_tensor(dtype, 3000).view(50, 60)
+    for shown in (tensor, tensor.T, tensor[3:, ::7], tensor[0, 0], tensor[:, :1].expand(50, 9)):
+        *others, found = tensor_stats.measure_on_device(shown, True).tolist()
+        assert_expected(others, shown, 1e-12 if is_double(dtype) else 2e-6)
+        assert_expected_std(found, shown, 1e-12 if is_double(dtype) else 2e-6)
+    for value in (0.1, 100 / 3):
+        same = torch.full((1000,), value).to(dtype)
+        assert tensor_stats.measure_on_device(same, True)[-1].item() <= 1e-7 * abs(value)
+    special = torch.tensor([1.0, math.inf, 2.0])
+    assert math.isnan(tensor_stats.measure_on_device(special, True).tolist()[-1])
+
+
+def test_standard_deviation_of_several_blocks() -> None:
+    """Each block has a mean of its own, and together they are far from 0."""
+    tensor = torch.empty(2 * BLOCK + 5, dtype=torch.float64)
+    tensor[:BLOCK] = 1e9
+    tensor[BLOCK:] = 1e9 + 3
+    for shown in (tensor, tensor[:, None].expand(-1, 3)):
+        expected = 1.5 * math.sqrt(shown.numel() / (shown.numel() - 1))
+        assert tensor_stats.measure_on_device(shown, True)[-1].item() == pytest.approx(expected, rel=1e-6)
+
+
 @pytest.mark.parametrize("special", [math.nan, math.inf, -math.inf])
 @pytest.mark.parametrize("place", [0, BLOCK - 1, BLOCK, 2 * BLOCK + 4])
 def test_finds_what_is_not_finite_in_every_block(place: int, special: float) -> None:
@@ -86,7 +117,7 @@ def test_finds_what_is_not_finite_in_every_block(place: int, special: float) -> 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_waits_for_nothing(dtype: torch.dtype, count: int) -> None:
     tensor = torch.zeros(count, dtype=dtype)
-    events = events_of(lambda: tensor_stats.measure_on_device(tensor))
+    events = events_of(lambda: tensor_stats.measure_on_device(tensor, True))
     names = {event.name for event in events}
     assert "aten::linalg_vector_norm" in names  # the witness is awake
     assert not names & WAITING
@@ -124,12 +155,13 @@ def test_a_step_ends_with_one_copy() -> None:
     dump_writer = pytest.importorskip("trendprobe.dump_writer")
     entries: dict[str, Any] = {}
     for index in range(20):
-        measurement = dump_writer.TensorMeasurement(torch.zeros(1))
-        measurement.measured = tensor_stats.measure_on_device(torch.full((4,), float(index)))
+        measurement = dump_writer.TensorMeasurement(torch.zeros(1), True)
+        measurement.measured = tensor_stats.measure_on_device(torch.full((4,), float(index)), True)
         entries[f"Module.{index}.forward.0"] = {"output": [(".output.0", measurement)]}
     with OperatorLog() as log:
         dump_writer.TrendDataWriter._fetch_from_devices(entries)
     # Main memory to main memory is no copy, so one stack and nothing for each tensor is what is left.
     assert set(log.names) <= {"aten.stack.default", "aten.cat.default", "aten.unsqueeze.default"}
     assert len([name for name in log.names if name != "aten.unsqueeze.default"]) == 1
-    assert [entries[f"Module.{index}.forward.0"]["output"][0][1].values()[3] for index in range(20)] == list(range(20))
+    measurements = [entries[f"Module.{index}.forward.0"]["output"][0][1] for index in range(20)]
+    assert [m.values(("mean", "std", "nans")) for m in measurements] == [(index, 0, 0) for index in range(20)]

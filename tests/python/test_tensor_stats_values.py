@@ -21,6 +21,7 @@ from tensor_stats_reference import (  # noqa: E402
     INTEGERS,
     SIGNED,
     assert_expected,
+    assert_expected_std,
     is_double,
     is_integer,
     random_tensor,
@@ -127,6 +128,46 @@ def test_any_tensor(tensor: torch.Tensor) -> None:
         assert statistics is None
     else:
         assert_expected(statistics, tensor)
+
+
+@bounded
+@given(tensors())
+def test_standard_deviation_of_any_tensor(tensor: torch.Tensor) -> None:
+    statistics = tensor_stats.measure(tensor, True)
+    if tensor.numel() == 0:
+        assert statistics is None
+        return
+    assert_expected_std(statistics.std, tensor)
+    without = tensor_stats.measure(tensor)
+    assert without.std is None
+    assert bits_of(without) == bits_of(statistics)
+
+
+@pytest.mark.parametrize("dtype", [*FLOATS, *COMPLEX, torch.int32, torch.uint8], ids=str)
+def test_standard_deviation_of_large_tensors(dtype: torch.dtype) -> None:
+    tensor = random_tensor(dtype, 150 * 2001).view(150, 2001)
+    for shown in (tensor, tensor.T, tensor[:, 1::2], tensor[:1].expand(7, 2001), tensor[0, :1].expand(9, 1)):
+        assert_expected_std(tensor_stats.measure(shown, True).std, shown)
+
+
+@pytest.mark.parametrize(("dtype", "mean"), [(torch.float32, 1e6), (torch.float64, 1e12), (torch.float64, -1e300)])
+def test_standard_deviation_of_differences_far_below_the_mean(dtype: torch.dtype, mean: float) -> None:
+    """A few of the last bits of each element are all that differs."""
+    differences = torch.from_numpy(np.random.default_rng(1).integers(0, 16, 300_000)).double()
+    step = mean * (2.0**-23 if dtype == torch.float32 else 2.0**-40)
+    tensor = (mean + differences * step).to(dtype)
+    assert 0 < len(tensor.unique()) <= 40
+    found = tensor_stats.measure(tensor, True).std
+    assert found == pytest.approx(float((tensor.double() - mean).div(abs(step)).std()) * abs(step), rel=1e-6)
+    assert tensor_stats.measure(torch.full((100_000,), mean, dtype=dtype), True).std == 0
+
+
+def test_standard_deviation_agrees_with_torch() -> None:
+    for dtype in FLOATS:
+        for count in (2, 100, 70_000):
+            tensor = random_tensor(dtype, count, seed=count)
+            theirs = tensor.double().std().item()
+            assert tensor_stats.measure(tensor, True).std == pytest.approx(theirs, rel=1e-6)
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
@@ -250,7 +291,8 @@ def test_same_bits_with_any_number_of_threads(dtype: torch.dtype) -> None:
         found = set()
         for count in (1, 2, 4):
             torch.set_num_threads(count)
-            found.add(bits_of(tensor_stats.measure(shown)))
+            statistics = tensor_stats.measure(shown, True)
+            found.add((bits_of(statistics), struct.pack("<d", statistics.std)))
             assert torch.get_num_threads() == count
         assert len(found) == 1
 
