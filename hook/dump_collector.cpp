@@ -13,6 +13,7 @@
 #include <algorithm>
 #include <exception>
 #include <memory>
+#include <ranges>
 #include <span>
 #include <utility>
 #include <vector>
@@ -105,8 +106,7 @@ class DumpCollector::Walk {
     for (std::size_t i = 0; i < sections_.size(); ++i) {
       const std::size_t first = sections_[i].first;
       const std::size_t end = i + 1 < sections_.size() ? sections_[i + 1].first : found_.size();
-      sections.push_back({sections_[i].section,
-                          std::span(tensors).subspan(first, end - first),
+      sections.push_back({sections_[i].section, std::span(tensors).subspan(first, end - first),
                           std::span(values_).subspan(first * width, (end - first) * width)});
     }
     owner_.builder_.add(entry, sections, is_forward(entry) && is_in_backward_pass());
@@ -115,7 +115,7 @@ class DumpCollector::Walk {
  private:
   struct Found {
     std::string_view suffix;
-    at::Tensor tensor;            // undefined: msProbe's own values
+    at::Tensor tensor;             // undefined: msProbe's own values
     std::vector<double> measured;  // its four
   };
   struct Taken {
@@ -184,8 +184,8 @@ class DumpCollector::Walk {
       } else {
         found_.push_back({owner_.interned(suffix_), {}, {}});
         for (const py::handle number : py::cast<py::tuple>(pair.second)) {
-          found_.back().measured.push_back(
-              number.is_none() ? kMissing : canonical(py::cast<double>(number)));
+          found_.back().measured.push_back(number.is_none() ? kMissing
+                                                            : canonical(py::cast<double>(number)));
         }
       }
       suffix_.resize(size);
@@ -221,8 +221,7 @@ class DumpCollector::Walk {
                   values.begin());
       return;
     }
-    const bool is_floating_point =
-        found.tensor.is_floating_point() || found.tensor.is_complex();
+    const bool is_floating_point = found.tensor.is_floating_point() || found.tensor.is_complex();
     const at::Tensor in_memory = measurable(found.tensor);
     if (in_memory.defined()) {
       const auto measured = trendprobe::measure(in_memory, owner_.also());
@@ -413,8 +412,8 @@ void DumpCollector::take_module_nodes() {
     if (static_cast<py::ssize_t>(added.size()) == size - known_module_nodes_) break;
   }
   known_module_nodes_ = size;
-  for (auto key = added.rbegin(); key != added.rend(); ++key) {
-    set_parent(interned(text_of(*key)), nodes[*key]);
+  for (const py::object& key : std::ranges::reverse_view(added)) {
+    set_parent(interned(text_of(key)), nodes[key]);
   }
 }
 
@@ -528,29 +527,29 @@ void define_dump_collector(py::module_& module) {
                        bool forward_output, bool backward_input, bool backward_output,
                        bool construct, bool apis_in_construct, py::object should_collect,
                        bool should_collect_by_name, py::object scope, py::object has_ignore_rule,
-                       py::object apply_ignore_rule, py::object tensors_in,
-                       py::object plain_tensor, py::object micro_step, py::object on_error) {
+                       py::object apply_ignore_rule, py::object tensors_in, py::object plain_tensor,
+                       py::object micro_step, py::object on_error) {
              const auto chosen = DumpStatistics::named(statistics);
              if (!chosen.has_value()) throw py::value_error("unknown statistics");
-             return std::make_unique<Self>(std::move(recorder), std::move(collector),
-                         DumpCollectorOptions{*chosen, forward_input, forward_output, backward_input, backward_output,
-                          construct, apis_in_construct, std::move(should_collect),
-                          should_collect_by_name, std::move(scope), std::move(has_ignore_rule),
-                          std::move(apply_ignore_rule), std::move(tensors_in),
-                          std::move(plain_tensor), std::move(micro_step), std::move(on_error)});
+             return std::make_unique<Self>(
+                 std::move(recorder), std::move(collector),
+                 DumpCollectorOptions{
+                     *chosen, forward_input, forward_output, backward_input, backward_output,
+                     construct, apis_in_construct, std::move(should_collect),
+                     should_collect_by_name, std::move(scope), std::move(has_ignore_rule),
+                     std::move(apply_ignore_rule), std::move(tensors_in), std::move(plain_tensor),
+                     std::move(micro_step), std::move(on_error)});
            }),
-           py::arg("recorder"), py::arg("collector"), py::kw_only(),
-           py::arg("statistics"), py::arg("forward_input"), py::arg("forward_output"),
-           py::arg("backward_input"), py::arg("backward_output"), py::arg("construct"),
-           py::arg("apis_in_construct"), py::arg("should_collect"),
-           py::arg("should_collect_by_name"), py::arg("scope"), py::arg("has_ignore_rule"),
-           py::arg("apply_ignore_rule"), py::arg("tensors_in"), py::arg("plain_tensor"),
-           py::arg("micro_step"), py::arg("on_error"))
+           py::arg("recorder"), py::arg("collector"), py::kw_only(), py::arg("statistics"),
+           py::arg("forward_input"), py::arg("forward_output"), py::arg("backward_input"),
+           py::arg("backward_output"), py::arg("construct"), py::arg("apis_in_construct"),
+           py::arg("should_collect"), py::arg("should_collect_by_name"), py::arg("scope"),
+           py::arg("has_ignore_rule"), py::arg("apply_ignore_rule"), py::arg("tensors_in"),
+           py::arg("plain_tensor"), py::arg("micro_step"), py::arg("on_error"))
       .def("forward_input_data_collect",
            [](Self& self, const py::str& name, const py::handle& /*module*/, const py::handle& pid,
               const py::handle& inputs_outputs) {
-             guarded(self.on_error(),
-                     [&] { self.forward_input(name, pid, inputs_outputs); });
+             guarded(self.on_error(), [&] { self.forward_input(name, pid, inputs_outputs); });
            })
       .def("forward_output_data_collect",
            [](Self& self, const py::str& name, const py::handle& called, const py::handle& pid,
@@ -566,16 +565,18 @@ void define_dump_collector(py::module_& module) {
       .def("params_data_collect",
            [](Self& self, const py::str& name, const py::str& parameter, std::int64_t pid,
               const py::handle& gradient, const py::str& index) {
-             guarded(self.on_error(), [&] {
-               self.parameter_gradient(name, parameter, pid, gradient, index);
-             });
+             guarded(self.on_error(),
+                     [&] { self.parameter_gradient(name, parameter, pid, gradient, index); });
            })
       // The name comes with every call.
       .def("update_api_or_module_name", [](Self& /*self*/, const py::handle& /*name*/) {})
       .def_property_readonly("is_empty", &Self::is_empty)
-      .def("submit", [](Self& self, std::int64_t training_step, bool complete) {
-        return self.submit(training_step, complete);
-      }, py::arg("training_step"), py::kw_only(), py::arg("complete"));
+      .def(
+          "submit",
+          [](Self& self, std::int64_t training_step, bool complete) {
+            return self.submit(training_step, complete);
+          },
+          py::arg("training_step"), py::kw_only(), py::arg("complete"));
 }
 
 }  // namespace trendprobe

@@ -59,7 +59,8 @@ struct DumpCollectorOptions {
 /// were made for, std::bad_alloc and c10::Error.
 class DumpCollector {
  public:
-  /// `recorder` is a trendprobe.Recorder, `collector` the DataCollector that this one stands in for.
+  /// `recorder` is a trendprobe.Recorder, `collector` the DataCollector that this one stands in
+  /// for.
   DumpCollector(pybind11::object recorder, pybind11::object collector,
                 DumpCollectorOptions options);
 

@@ -25,8 +25,7 @@ const Kernels& choose() {
       __builtin_cpu_supports("avx512dq") != 0 && __builtin_cpu_supports("avx512vl") != 0) {
     return kAvx512Kernels;
   }
-  if (__builtin_cpu_supports("avx2") != 0 && __builtin_cpu_supports("fma") != 0 &&
-      has_f16c()) {
+  if (__builtin_cpu_supports("avx2") != 0 && __builtin_cpu_supports("fma") != 0 && has_f16c()) {
     return kAvx2Kernels;
   }
 #endif

@@ -89,9 +89,9 @@ class DeviceSlab:
 
 @final
 class DumpCollector:
-    """Collects dump data in place of a DataCollector of msProbe, whose methods have the same names; see
-    hook/dump_collector.h, which documents every argument. Each raises nothing but what is no Exception: errors go to
-    ``on_error``.
+    """Collects dump data in place of a DataCollector of msProbe, whose methods have the same names.
+
+    hook/dump_collector.h documents every argument. No method raises an Exception: errors go to ``on_error``.
     """
 
     def __init__(

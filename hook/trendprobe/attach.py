@@ -95,6 +95,7 @@ def _attach_dump() -> None:
         return get_stat_info_and_measure
 
     _replace(debugger, "__init__", reading_settings)
+
     def taking_over(initialize: Any) -> Any:
         @functools.wraps(initialize)
         def initialize_and_take_over(self: Any, *args: Any, **kwargs: Any) -> None:

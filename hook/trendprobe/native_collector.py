@@ -1,7 +1,7 @@
 """Stands in for the methods of msProbe's DataCollector that its hooks call, where nobody wants msProbe's own files.
 
-Nearly all that a step costs under msProbe is spent in those methods: a dictionary a tensor, four operators a tensor, call
-stacks. `_tensor_stats.DumpCollector` does their work without any of it; this module tells it what msProbe's
+Nearly all that a step costs under msProbe is spent in those methods: a dictionary a tensor, four operators a tensor,
+call stacks. `_tensor_stats.DumpCollector` does their work without any of it; this module tells it what msProbe's
 configuration asks for, and does what is rare: values of unusual types.
 """
 
@@ -124,7 +124,7 @@ class NativeCollector:
         return found
 
     def _plain_tensor(self, tensor: torch.Tensor) -> torch.Tensor | None:
-        """What msProbe measures in place of a DTensor, a nested tensor, one of vmap's batches, …"""
+        """What msProbe measures in place of a DTensor, a nested tensor or one of vmap's batches."""
         handler = self._processor.tensor_handler
         plain = handler.convert_common_tensor(tensor)
         return None if handler.is_empty_data(plain) else plain

@@ -2,8 +2,8 @@
 
     python tests/bench/bench_hook.py [--steps 20] [--cases l0 mix]
 
-Trains the same GPT three times, plain, under msProbe's PrecisionDebugger, and the same with TrendProbe attached, each in
-a process of its own. The three take turns, a step each, so that they share whatever else the machine does. Prints
+Trains the same GPT three times, plain, under msProbe's PrecisionDebugger, and the same with TrendProbe attached, each
+in a process of its own. The three take turns, a step each, so that they share whatever else the machine does. Prints
 medians over the steps.
 """
 

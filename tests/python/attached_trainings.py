@@ -5,11 +5,12 @@
 The file holds a list of objects:
 
     {"directory": ..., "model": "gpt" | "cnn" | "moe" | "unusual", "ranks": 1, "micro_batches": 1, "steps": 2,
-     "config": msProbe's configuration, "trendprobe": true, "data2db": false, "failing_values": false, "megatron": false}
+     "config": msProbe's configuration, "trendprobe": true, "data2db": false, "failing_values": false,
+     "megatron": false}
 
 Each training writes losses and a digest of its parameters and of the random numbers' state into losses.<rank>.txt, and
-msProbe's files into the folder "dump" of its directory. With data2db msProbe's own parser reads them, into "msprobe_db".
-A process that has torch and msProbe loaded forks in no time, a new one needs seconds to load them.
+msProbe's files into the folder "dump" of its directory. With data2db msProbe's own parser reads them, into
+"msprobe_db". A process that has torch and msProbe loaded forks in no time, a new one needs seconds to load them.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The real msProbe with TrendProbe attached: every value against msProbe's own, over models, ranks, and filters.
 
-Each training runs three times: under msProbe alone; with its files kept, where its own code decides what is measured and
-its data2db parses the same run; and without its files, where ours does all of it.
+Each training runs three times: under msProbe alone; with its files kept, where its own code decides what is measured
+and its data2db parses the same run; and without its files, where ours does all of it.
 """
 
 import json
@@ -45,7 +45,10 @@ FILTERED: dict[str, Config] = {
     "unusual-distributed": {"model": "unusual", "ranks": 2, "config": config("L0")},
     "megatron": {"model": "gpt", "micro_batches": 2, "megatron": True, "config": config()},
     "L1": {"model": "gpt", "config": config("L1")},
-    "scope": {"model": "gpt", "config": config("L0", scope=["Module.blocks.0.Block.forward.0", "Module.blocks.2.Block.forward.0"])},
+    "scope": {
+        "model": "gpt",
+        "config": config("L0", scope=["Module.blocks.0.Block.forward.0", "Module.blocks.2.Block.forward.0"]),
+    },
     "list": {"model": "gpt", "config": config(list=["linear", "Module.head"])},
     "forward-only": {"model": "moe", "config": config(data_mode=["forward"])},
     "backward-inputs": {"model": "moe", "config": config(data_mode=["backward", "input"])},
