@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import logging
-import threading
 from importlib import import_module
 from typing import Any
 
@@ -111,39 +110,46 @@ def _attach_dump() -> None:
 
 def _attach_monitor() -> None:
     module_hook = import_module("msprobe.pytorch.monitor.module_hook")
-    from trendprobe.monitor_writer import TrendCsvWriter, measuring
+    writers = import_module("msprobe.pytorch.monitor.data_writers")
+    from trendprobe.monitor_metrics import measuring
+    from trendprobe.monitor_writer import TrendCsvWriter
 
-    current = threading.local()  # the monitor that is being configured, and its settings
-    recording = {"keep_files": True, "any": False}
-
-    def reading_settings(set_config: Any) -> Any:
+    def recording(set_config: Any) -> Any:
         @functools.wraps(set_config)
-        def set_config_with_settings(self: Any, *args: Any, **kwargs: Any) -> Any:
-            current.settings = parse_settings(self.config.get("trend_db"), str(self.config_file_path))
-            current.rank = self.rank if isinstance(self.rank, int) else None
-            try:
-                return set_config(self, *args, **kwargs)
-            finally:
-                current.settings = TrendSettings()
+        def set_config_and_record(self: Any, *args: Any, **kwargs: Any) -> Any:
+            settings = parse_settings(self.config.get("trend_db"), str(self.config_file_path))
+            set_config(self, *args, **kwargs)
+            # Of another class: the user's own format. None: a rank that is not monitored.
+            if not settings.enable or type(getattr(self, "summary_writer", None)) is not writers.CSVWriterWithAD:
+                return
+            self.summary_writer = TrendCsvWriter(
+                writers.WriterInput(
+                    self.tensorboard_dir,
+                    self.alert_rules,
+                    self.unique_id,
+                    self.anomaly_data_factory,
+                    self.ndigits,
+                    self.step_count_per_record,
+                ),
+                settings,
+                self.rank,
+            )
+            self._ops = self.summary_writer.recorded(self._ops)
 
-        return set_config_with_settings
+        return set_config_and_record
 
-    def making_writer(csv_writer: Any) -> Any:
-        def make_writer(writer_input: Any) -> Any:
-            settings = getattr(current, "settings", TrendSettings())
-            if not settings.enable:
-                return csv_writer(writer_input)
-            recording["any"] = True
-            recording["keep_files"] = settings.keep_files
-            return TrendCsvWriter(writer_input, settings, current.rank)
+    def looking_for_backward(is_recomputation: Any) -> Any:
+        def is_recomputation_within_backward(*args: Any, **kwargs: Any) -> Any:
+            # A forward runs again within a backward pass only. To find out on the call stack takes msProbe longer
+            # than many a module's forward.
+            if not args and not kwargs and torch._C._current_graph_task_id() == -1:
+                return False
+            return is_recomputation(*args, **kwargs)
 
-        make_writer.__name__ = csv_writer.__name__  # msProbe logs it
-        return make_writer
+        return is_recomputation_within_backward
 
-    _replace(module_hook.TrainerMon, "set_config", reading_settings)
-    _replace(module_hook.FORMAT_MAPPING, "csv", making_writer)
-    _replace(
-        module_hook,
-        "get_metrics",
-        lambda get_metrics: measuring(get_metrics, lambda: recording["any"], lambda: recording["keep_files"]),
-    )
+    torch = import_module("torch")
+    _replace(module_hook.TrainerMon, "set_config", recording)
+    _replace(module_hook, "is_recomputation", looking_for_backward)
+    for module in (module_hook, import_module("msprobe.pytorch.monitor.optimizer_collect")):
+        _replace(module, "get_metrics", measuring)

@@ -1,6 +1,6 @@
 """Times what monitoring adds to a training step: msProbe's TrainerMon alone, and with TrendProbe attached.
 
-    python tests/bench/bench_trainermon.py [--steps 20] [--micro-batch-gradients]
+    python tests/bench/bench_trainermon.py [--steps 20] [--threads 2]
 
 Trains the same GPT three times, plain, under TrainerMon with all metrics on, and the same with TrendProbe in place of
 its files, each in a process of its own. The three take turns, a step each, so that they share whatever else the machine
@@ -42,12 +42,12 @@ def config(side: str) -> dict[str, object]:
     return found
 
 
-def train(side: str) -> None:
+def train(side: str, threads: int) -> None:
     """One side: a step for each line read, its milliseconds and loss written."""
     import torch
     from gpt import Training
 
-    torch.set_num_threads(os.cpu_count() or 1)
+    torch.set_num_threads(threads)
     training = Training()
     if side != "plain":
         import trendprobe
@@ -57,7 +57,6 @@ def train(side: str) -> None:
             trendprobe.enable()
         Path("monitor.json").write_text(json.dumps(config(side)))
         monitor = TrainerMon("monitor.json", params_have_main_grad=False)
-        monitor.config["targets"] = {name: {} for name, _ in training.model.named_modules()}
         monitor.set_monitor(training.model, training.optimizer)
     print("ready", file=sys.stderr, flush=True)
     for _ in sys.stdin:
@@ -69,13 +68,13 @@ def train(side: str) -> None:
 class Side:
     """The process of one side."""
 
-    def __init__(self, name: str, directory: Path) -> None:
+    def __init__(self, name: str, directory: Path, threads: int) -> None:
         self.directory = directory / name
         self.directory.mkdir()
         self._process = subprocess.Popen(
-            [sys.executable, __file__, "--side", name],
+            [sys.executable, __file__, "--side", name, "--threads", str(threads)],
             cwd=self.directory,
-            env={**os.environ, "MONITOR_OUTPUT_DIR": str(self.directory / "monitor")},
+            env={**os.environ, "MONITOR_OUTPUT_DIR": str(self.directory / "monitor"), "OMP_NUM_THREADS": str(threads)},
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
@@ -113,13 +112,14 @@ class Side:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=20)
+    parser.add_argument("--threads", type=int, default=os.cpu_count(), help="of torch (default: %(default)s)")
     parser.add_argument("--side", choices=SIDES, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.side:
-        train(arguments.side)
+        train(arguments.side, arguments.threads)
         return
     with tempfile.TemporaryDirectory() as directory:
-        sides = {name: Side(name, Path(directory)) for name in SIDES}
+        sides = {name: Side(name, Path(directory), arguments.threads) for name in SIDES}
         timings: dict[str, list[float]] = {name: [] for name in SIDES}
         losses: dict[str, list[float]] = {name: [] for name in SIDES}
         for _ in range(WARM_UP_STEPS + arguments.steps):
