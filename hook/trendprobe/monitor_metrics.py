@@ -9,6 +9,7 @@ import torch
 from msprobe.pytorch.monitor.features import get_zeros
 
 from trendprobe._tensor_stats import count_near_zeros, measure, measure_on_device
+from trendprobe.device_values import is_in_main_memory
 from trendprobe.recorders import Recording
 
 # Fields of a Statistics. Msprobe's "zeros" is something else than theirs: the share of elements nearer to 0 than eps.
@@ -64,12 +65,12 @@ def _measured(ops: list[str], tensor: torch.Tensor, eps: float) -> dict[str, Any
     """None where the tensor can't be measured, or is not of floating-point numbers."""
     if not tensor.is_floating_point():
         return None
-    values: Any = measure(tensor)
-    if values is not None:
+    if is_in_main_memory(tensor):
+        values: Any = measure(tensor)
+        if values is None:
+            return None
         near_zeros = count_near_zeros(tensor, eps) if "zeros" in ops else None
         share = get_zeros(tensor, eps) if near_zeros is None and "zeros" in ops else (near_zeros or 0) / values[_COUNT]
-    elif tensor.device.type in ("cpu", "meta"):
-        return None
     else:
         row = measure_on_device(tensor)
         if row is None:
