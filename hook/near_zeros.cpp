@@ -29,9 +29,8 @@ TRENDPROBE_VECTORISED
 std::int64_t count_below(const std::uint32_t* bits, std::int64_t n, std::uint32_t limit) {
   std::int32_t count = 0;
   for (std::int64_t i = 0; i < n; ++i) {
-    count += static_cast<std::int32_t>(bits[i] & 0x7FFFFFFFU) < static_cast<std::int32_t>(limit)
-                 ? 1
-                 : 0;
+    count +=
+        static_cast<std::int32_t>(bits[i] & 0x7FFFFFFFU) < static_cast<std::int32_t>(limit) ? 1 : 0;
   }
   return count;
 }
@@ -40,7 +39,8 @@ TRENDPROBE_VECTORISED
 std::int64_t count_below(const std::uint16_t* bits, std::int64_t n, std::uint16_t limit) {
   std::int32_t count = 0;
   for (std::int64_t i = 0; i < n; ++i) {
-    count += static_cast<std::int16_t>(bits[i] & 0x7FFFU) < static_cast<std::int16_t>(limit) ? 1 : 0;
+    count +=
+        static_cast<std::int16_t>(bits[i] & 0x7FFFU) < static_cast<std::int16_t>(limit) ? 1 : 0;
   }
   return count;
 }
@@ -49,10 +49,10 @@ TRENDPROBE_VECTORISED
 std::int64_t count_below(const std::uint64_t* bits, std::int64_t n, std::uint64_t limit) {
   std::int64_t count = 0;
   for (std::int64_t i = 0; i < n; ++i) {
-    count += static_cast<std::int64_t>(bits[i] & 0x7FFFFFFFFFFFFFFFU) <
-                     static_cast<std::int64_t>(limit)
-                 ? 1
-                 : 0;
+    count +=
+        static_cast<std::int64_t>(bits[i] & 0x7FFFFFFFFFFFFFFFU) < static_cast<std::int64_t>(limit)
+            ? 1
+            : 0;
   }
   return count;
 }
