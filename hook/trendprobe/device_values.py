@@ -26,5 +26,5 @@ def fetch_from_devices(rows: list[list[Any]]) -> None:
     for places in waiting.values():
         with torch.no_grad():
             numbers = torch.stack([row[index] for row, index in places]).cpu().tolist()
-        for (row, index), number in zip(places, numbers, strict=True):
+        for (row, index), number in zip(places, numbers):
             row[index] = number

@@ -20,7 +20,7 @@ class MindsporeDataWriter(TrendDataWriter):
 
     def values_of(self, measurement: list[Any]) -> tuple[float | None, ...]:
         """The chosen statistics, None where msProbe has none."""
-        numbers = dict(zip(_STATISTICS, map(_number, measurement), strict=False))
+        numbers = dict(zip(_STATISTICS, map(_number, measurement)))
         return tuple(numbers.get(name) for name in self._statistics)
 
 

@@ -46,7 +46,7 @@ class TrendCsvWriterV2(CSVWriterV2):  # type: ignore[misc]
         else:
             values = [[row[op] for op in statistics] for row in self._flatten_rows(rows)]
         recorded = []
-        for row, numbers in zip(rows, values, strict=True):
+        for row, numbers in zip(rows, values):
             place = (int(row.get("vpp_stage", -1)), int(row.get("micro_step", 0)))
             recorded.append((row["module_name"], row.get("scope", ""), *place, numbers))
         self._recorder.submit_monitor_v2(step, slug, statistics, recorded)

@@ -85,6 +85,6 @@ class TrendCsvWriter(CSVWriterWithAD):  # type: ignore[misc]
         tags = [(tag, op) for tag in metric_value for op in ops]
         values = [metric_value[tag].get(op) for tag, op in tags]
         fetch_from_devices([values])
-        for tag, value in zip(tags, values, strict=True):
+        for tag, value in zip(tags, values):
             if value is not None:
                 BaseWriterWithAD.add_scalar(self, tag, value, step)

@@ -93,7 +93,7 @@ class PytorchDataWriter(TrendDataWriter):
                 waiting.setdefault(measurement.measured.device, []).append(measurement)
         for of_device in waiting.values():
             rows = torch.stack([measurement.measured for measurement in of_device]).cpu().tolist()
-            for measurement, row in zip(of_device, rows, strict=True):
+            for measurement, row in zip(of_device, rows):
                 measurement.measured = Statistics(row)
 
     @property

@@ -18,7 +18,7 @@ class MonitoredRun:
     ) -> None:
         self.directory = directory
         self.ranks = ranks
-        directory.mkdir(parents=True)
+        (directory / "out").mkdir(parents=True)  # msProbe makes only what is in it
         (directory / "monitor.json").write_text(json.dumps(config))
         launcher = ["-m", "trendprobe.run"] if attached else []
         arguments = ["monitor.json", str(version), str(micro_batches)]
