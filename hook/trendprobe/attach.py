@@ -71,6 +71,7 @@ def _replace(owner: Any, name: str, replacement: Any) -> None:
 def _attach_dump(*, on_pytorch: bool) -> None:
     if on_pytorch:
         import_module("msprobe.pytorch")
+    import_module("concurrent.futures")  # used by msProbe's json_writer, which imports "concurrent" alone
     debugger = import_module("msprobe.core.dump.debugger.precision_debugger").BasePrecisionDebugger
     collector = import_module("msprobe.core.dump.data_dump.data_collector")
     settings = TrendSettings()

@@ -35,6 +35,7 @@ CONFIGS["monitor_v2"] = (
     {
         "framework": "mindspore",
         "output_dir": "out",
+        "patch_optimizer_step": False,
         "monitors": {"module": {"enabled": True}, "optimizer": {"enabled": True}},
     },
 )
