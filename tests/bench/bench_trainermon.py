@@ -1,10 +1,10 @@
-"""Times what monitoring adds to a training step: msProbe's TrainerMon alone, and with TrendProbe attached.
+"""Times what monitoring adds to a training step: msProbe's TrainerMon alone, and with TrendProbe in place of its files.
 
     python tests/bench/bench_trainermon.py [--steps 20] [--threads 2]
 
-Trains the same GPT three times, plain, under TrainerMon with all metrics on, and the same with TrendProbe in place of
-its files, each in a process of its own. The three take turns, a step each, so that they share whatever else the machine
-does. Prints medians over the steps.
+Trains the same GPT three times, plain, under TrainerMon with all metrics on, and the same with TrendProbe attached, each
+in a process of its own. The three take turns, a step each, so that they share whatever else the machine does. Prints
+medians over the steps.
 """
 
 from __future__ import annotations
@@ -13,23 +13,29 @@ import argparse
 import json
 import os
 import statistics
-import subprocess
-import sys
 import tempfile
-import time
+from collections.abc import Callable
 from pathlib import Path
+
+from training_turns import Turns, serve_steps
 
 SIDES = ("plain", "msprobe", "trendprobe")
 WARM_UP_STEPS = 3
-OPERATIONS = ["norm", "min", "max", "mean", "zeros", "nans"]
 
 
-def config(side: str) -> dict[str, object]:
-    """TrainerMon's configuration with every metric."""
-    found: dict[str, object] = {
+def training_step(side: str, threads: int) -> Callable[[], float]:
+    """Prepares one side in the working directory; the function trains a step and returns its loss."""
+    import torch
+    from gpt import Training
+
+    torch.set_num_threads(threads)
+    training = Training()
+    if side == "plain":
+        return training.step
+    config: dict[str, object] = {
         "targets": {},
         "format": "csv",
-        "ops": OPERATIONS,
+        "ops": ["norm", "min", "max", "mean", "zeros", "nans"],
         "all_xy": True,
         "xy_distribution": True,
         "wg_distribution": True,
@@ -38,106 +44,45 @@ def config(side: str) -> dict[str, object]:
         "mg_direction": True,
     }
     if side == "trendprobe":
-        found["trend_db"] = {"enable": True, "path": "trend", "keep_files": False}
-    return found
-
-
-def train(side: str, threads: int) -> None:
-    """One side: a step for each line read, its milliseconds and loss written."""
-    import torch
-    from gpt import Training
-
-    torch.set_num_threads(threads)
-    training = Training()
-    if side != "plain":
         import trendprobe
-        from msprobe.pytorch import TrainerMon
 
-        if side == "trendprobe":
-            trendprobe.enable()
-        Path("monitor.json").write_text(json.dumps(config(side)))
-        monitor = TrainerMon("monitor.json", params_have_main_grad=False)
-        monitor.set_monitor(training.model, training.optimizer)
-    print("ready", file=sys.stderr, flush=True)
-    for _ in sys.stdin:
-        begin = time.perf_counter()
-        loss = training.step()
-        print((time.perf_counter() - begin) * 1000, loss, file=sys.stderr, flush=True)
+        config["trend_db"] = {"enable": True, "path": "written/trend", "keep_files": False}
+        trendprobe.enable()
+    Path("monitor.json").write_text(json.dumps(config))
+    Path("written").mkdir()
+    os.environ["MONITOR_OUTPUT_DIR"] = "written/monitor"
+    from msprobe.pytorch import TrainerMon
 
-
-class Side:
-    """The process of one side."""
-
-    def __init__(self, name: str, directory: Path, threads: int) -> None:
-        self.directory = directory / name
-        self.directory.mkdir()
-        self._process = subprocess.Popen(
-            [sys.executable, __file__, "--side", name, "--threads", str(threads)],
-            cwd=self.directory,
-            env={**os.environ, "MONITOR_OUTPUT_DIR": str(self.directory / "monitor"), "OMP_NUM_THREADS": str(threads)},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        while (line := self._read()) != "ready\n":
-            if not line:
-                raise RuntimeError(f"{name} ended with code {self._process.wait()}")
-
-    def _read(self) -> str:
-        assert self._process.stderr
-        return self._process.stderr.readline()
-
-    def step(self) -> tuple[float, float]:
-        """Milliseconds and loss of the next training step."""
-        assert self._process.stdin
-        print(file=self._process.stdin, flush=True)
-        while True:
-            line = self._read()
-            try:
-                milliseconds, loss = map(float, line.split())
-            except ValueError:
-                if not line:
-                    raise RuntimeError(f"{self.directory.name} ended") from None
-            else:
-                return milliseconds, loss
-
-    def end(self) -> int:
-        """Bytes that it has written."""
-        self._process.communicate()
-        files = [path for path in self.directory.rglob("*") if path.is_file() and path.name != "monitor.json"]
-        return sum(path.stat().st_size for path in files)
+    monitor = TrainerMon("monitor.json", params_have_main_grad=False)
+    monitor.set_monitor(training.model, training.optimizer)
+    return training.step
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--threads", type=int, default=os.cpu_count(), help="of torch (default: %(default)s)")
-    parser.add_argument("--side", choices=SIDES, help=argparse.SUPPRESS)
+    parser.add_argument("--serve", choices=SIDES, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
-    if arguments.side:
-        train(arguments.side, arguments.threads)
+    if arguments.serve:
+        serve_steps(lambda: training_step(arguments.serve, arguments.threads))
         return
     with tempfile.TemporaryDirectory() as directory:
-        sides = {name: Side(name, Path(directory), arguments.threads) for name in SIDES}
-        timings: dict[str, list[float]] = {name: [] for name in SIDES}
-        losses: dict[str, list[float]] = {name: [] for name in SIDES}
+        options = ["--threads", str(arguments.threads)]
+        turns = Turns(__file__, {side: ["--serve", side, *options] for side in SIDES}, Path(directory))
         for _ in range(WARM_UP_STEPS + arguments.steps):
-            for name, side in sides.items():
-                milliseconds, loss = side.step()
-                timings[name].append(milliseconds)
-                losses[name].append(loss)
-        written = {name: side.end() for name, side in sides.items()}
-    if losses["trendprobe"] != losses["msprobe"]:
+            turns.step()
+        written = turns.end("written")
+    if turns.losses["trendprobe"] != turns.losses["msprobe"]:
         raise RuntimeError("the losses with TrendProbe are not those of msProbe alone")
-    medians = {name: statistics.median(timings[name][WARM_UP_STEPS:]) for name in SIDES}
-    added = {name: medians[name] - medians["plain"] for name in SIDES}
-    row = "{:12} {:>10} {:>10} {:>12} {:>10}"
-    print(row.format("", "ms a step", "added ms", "of msProbe's", "kB a step"))
-    for name in SIDES:
-        share = f"{added[name] / added['msprobe']:.3f}" if name != "plain" else ""
-        kilobytes = written[name] / 1000 / (WARM_UP_STEPS + arguments.steps)
-        print(row.format(name, f"{medians[name]:.1f}", f"{added[name]:.1f}", share, f"{kilobytes:.1f}"))
+    medians = {side: statistics.median(turns.milliseconds[side][WARM_UP_STEPS:]) for side in SIDES}
+    added = {side: medians[side] - medians["plain"] for side in SIDES}
+    row = "{:12} {:>10} {:>10} {:>14} {:>10}"
+    print(row.format("TrainerMon", "ms a step", "added ms", "of msProbe's", "kB a step"))
+    for side in SIDES:
+        share = f"{added[side] / added['msprobe']:.3f}" if side != "plain" else ""
+        kilobytes = written[side] / 1000 / (WARM_UP_STEPS + arguments.steps)
+        print(row.format(side, f"{medians[side]:.1f}", f"{added[side]:.1f}", share, f"{kilobytes:.1f}"))
 
 
 if __name__ == "__main__":

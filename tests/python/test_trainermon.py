@@ -32,9 +32,10 @@ RULES = [
     {"rule_name": "AnomalyTurbulence", "args": {"threshold": 0.05}},
     {"rule_name": "AnomalyNan", "args": {"threshold": 1.5}},
 ]
+L2: dict[str, Any] = {"recording_l2_features": True, "l2_targets": {"linear_hook": []}}
 # ranks, micro-batches, what the configuration has besides
 CASES: dict[str, tuple[int, int, dict[str, Any]]] = {
-    "alone": (1, 1, {"alert": {"rules": RULES, "dump": True}, "monitor_mbs_grad": False}),
+    "alone": (1, 1, {"alert": {"rules": RULES, "dump": True}, "monitor_mbs_grad": False, **L2}),
     "two_ranks": (2, 2, {"cc_distribution": {"enable": True, "cc_pre_hook": True}, "stack_info": True}),
 }
 METRICS = {
