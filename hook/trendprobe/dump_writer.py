@@ -1,7 +1,7 @@
 """Takes the place of msProbe's DataWriter: what PrecisionDebugger collects goes to the recorder, too.
 
-Of any framework: where the statistics come from is the subclass's matter. Which tensors are looked at, and what they are
-called, is msProbe's decision alone.
+Of any framework: where the statistics come from is the subclass's matter. Which tensors are looked at, and what they
+are called, is msProbe's decision alone.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class TrendDataWriter(DataWriter, ABC):  # type: ignore[misc]
         return False
 
     def process_group_rank(self) -> int | None:
-        """This process's rank, if it is known."""
+        """The rank, if it is known."""
         return None
 
     @property

@@ -45,7 +45,7 @@ class TrendCsvWriterV2(CSVWriterV2):  # type: ignore[misc]
             fetch_from_devices(values)
         else:
             values = [[row[op] for op in statistics] for row in self._flatten_rows(rows)]
-        recorded = []
+        recorded: list[Any] = []
         for row, numbers in zip(rows, values):
             place = (int(row.get("vpp_stage", -1)), int(row.get("micro_step", 0)))
             recorded.append((row["module_name"], row.get("scope", ""), *place, numbers))

@@ -14,8 +14,6 @@ from trendprobe.settings import TrendSettings
 # Columns of its CSV that are no statistics.
 _NO_STATISTICS = ("shape", "dtype", "id")
 
-Row = tuple[str, int, int, list[Any]]  # name, virtual pipeline stage, micro-step, values
-
 
 class TrendCsvWriter(CSVWriterWithAD):  # type: ignore[misc]
     """A CSV writer of msProbe, alert rules included, that also records.
@@ -30,9 +28,9 @@ class TrendCsvWriter(CSVWriterWithAD):  # type: ignore[misc]
         self._recorder = recorder_for(settings)
         self._recording = Recording("monitor data")
         self._recorder.set_rank(rank)
-        # By step, metric and statistics. Until the step has ended: so that there is one block a metric, and one
+        # Rows by step, metric and statistics. Until the step has ended: so that there is one block a metric, and one
         # copy from a device.
-        self._waiting: dict[tuple[int, str, tuple[str, ...]], list[Row]] = {}
+        self._waiting: dict[tuple[int, str, tuple[str, ...]], list[Any]] = {}
         before_exit(self.submit_waiting)
 
     def recorded(self, ops: list[str]) -> MonitorOps:

@@ -2,9 +2,9 @@
 
     python tests/bench/bench_trainermon.py [--steps 20] [--threads 2]
 
-Trains the same GPT three times, plain, under TrainerMon with all metrics on, and the same with TrendProbe attached, each
-in a process of its own. The three take turns, a step each, so that they share whatever else the machine does. Prints
-medians over the steps.
+Trains the same GPT three times, plain, under TrainerMon with all metrics on, and the same with TrendProbe attached,
+each in a process of its own. The three take turns, a step each, so that they share whatever else the machine does.
+Prints medians over the steps.
 """
 
 from __future__ import annotations

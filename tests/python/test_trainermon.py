@@ -1,5 +1,6 @@
 """TrainerMon with TrendProbe in place of its files: against the files of the same training under msProbe alone."""
 
+import csv
 import json
 import re
 import sqlite3
@@ -82,6 +83,11 @@ def merged(trendprobe: Callable[..., Any], data: Path, name: str, **code: int | 
     return data.parent / name / "monitor_data.trend.db"
 
 
+def without_l2_features(found: dict[tuple[object, ...], Any]) -> dict[tuple[object, ...], Any]:
+    """What a merge reads of msProbe's files: as data2db, nothing of l2 features."""
+    return {key: row for key, row in found.items() if key[5] != "linear_hook"}
+
+
 @pytest.mark.parametrize("case", CASES)
 def test_every_value_is_that_of_msprobes_files(
     case: str, runs: dict[tuple[str, str], MonitoredRun], trendprobe: Callable[..., Any]
@@ -95,8 +101,8 @@ def test_every_value_is_that_of_msprobes_files(
         found = {key: row for key, row in found.items() if key[5] not in ("other", "cc")}
         assert_same(found, rows(merged(trendprobe, files, "from_files", code=None)))
     else:
-        assert {key[5] for key in found} == METRICS
-        assert_same(found, rows(merged(trendprobe, files, "from_files")))
+        assert {key[5] for key in found} == METRICS | {"linear_hook"}
+        assert_same(without_l2_features(found), rows(merged(trendprobe, files, "from_files")))
     assert not list((run / "monitor").rglob("actv*.csv"))
     assert not [line for line in runs[case, "trendprobe"].output if "TrendProbe records no more" in line]
 
@@ -106,9 +112,26 @@ def test_with_files_both_hold_the_same(
 ) -> None:
     run = runs["alone", "both"].directory
     ours = rows(merged(trendprobe, run / "trend", "from_shards"))
-    assert_same(ours, rows(merged(trendprobe, run / "monitor", "from_files")))
+    assert_same(without_l2_features(ours), rows(merged(trendprobe, run / "monitor", "from_files")))
     names = sorted(path.name for path in (run / "monitor").rglob("*.csv"))
     assert names == sorted(path.name for path in (runs["alone", "msprobe"].directory / "monitor").rglob("*.csv"))
+
+
+def test_l2_features_are_those_of_msprobes_files(
+    runs: dict[tuple[str, str], MonitoredRun], trendprobe: Callable[..., Any]
+) -> None:
+    expected = {}
+    for path in (runs["alone", "msprobe"].directory / "monitor").rglob("linear_hook_*.csv"):
+        with open(path, newline="") as file:
+            for row in csv.DictReader(file):
+                place = (0, int(row["step"]), row["name"], int(row["vpp_stage"]), 0, "linear_hook")
+                expected[place] = (float(row["sr"]), float(row["kernel_norm"]))
+    assert len(expected) == 6 * STEPS  # linear layers
+    for side in SIDES[1:]:
+        found = rows(merged(trendprobe, runs["alone", side].directory / "trend", "l2_features"))
+        for place, (stable_rank, kernel_norm) in expected.items():
+            assert found[place]["sr"] == pytest.approx(stable_rank, rel=1e-6)
+            assert found[place]["kernel_norm"] == pytest.approx(kernel_norm, rel=1e-6)
 
 
 @pytest.mark.parametrize("case", CASES)
