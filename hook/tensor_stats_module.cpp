@@ -99,16 +99,9 @@ std::optional<Arguments> parse(const char* function, PyObject* const* arguments,
                  function);
     return std::nullopt;
   }
-<<<<<<< HEAD
   const bool with_std = count == 2 && arguments[1] == Py_True;
   return Arguments{tensor_of(arguments[0]),
                    with_std ? MeasureAlso::kStandardDeviation : MeasureAlso::kNothing};
-=======
-  const int with_std = count == 2 ? PyObject_IsTrue(arguments[1]) : 0;
-  if (with_std < 0) return std::nullopt;
-  return Arguments{tensor_of(arguments[0]),
-                   with_std != 0 ? MeasureAlso::kStandardDeviation : MeasureAlso::kNothing};
->>>>>>> c111da0 (Test l2 features, which a merge of msProbe's files has not; formatting)
 }
 
 PyObject* python_measure(PyObject* /*module*/, PyObject* const* arguments, Py_ssize_t count) {
