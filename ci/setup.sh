@@ -67,20 +67,22 @@ find_python() {
   return 1
 }
 
-# The packages (1.6 GB with torch) lie in an environment outside the tree, one for each content of requirements.txt, so
-# that a second checkout need not install them again. .venv is a thin environment on top of it, which alone gets
-# TrendProbe: two checkouts can't see each other's build.
-setup_python() {
-  local python cache key packages
+# setup_environment REQUIREMENTS VENV: makes VENV with the packages that a file in ci/ names, and sets VENV_PYTHON and
+# VIEWER_PYTHON to it. The packages (gigabytes) lie in an environment outside the tree, one for each content of
+# that file, so that a second checkout need not install them again. VENV is a thin environment on top of it, which alone
+# gets TrendProbe: two checkouts can't see each other's build.
+setup_environment() {
+  local requirements=$ROOT/ci/$1 venv=$ROOT/$2 python cache key packages site
   python=$(find_python) || {
     setup_debian python3 python3-dev python3-venv
     python=$(find_python) || fail "no Python 3.11 or newer with sqlite3 and venv; set PYTHON to one"
   }
   case $python in /usr/bin/*) setup_debian python3-dev python3-venv ;; esac
   cache=${TRENDPROBE_CACHE:-${XDG_CACHE_HOME:-${HOME:-/root}/.cache}/trendprobe}
-  key=$({ "$python" -c 'import sys; print(sys.version, sys.executable)'; cat "$ROOT/ci/requirements.txt"; } | sha256sum)
+  key=$({ "$python" -c 'import sys; print(sys.version, sys.executable)'; cat "$requirements"; } | sha256sum)
   packages=$cache/packages-${key:0:16}
   VIEWER_PYTHON=$packages/bin/python
+  VENV_PYTHON=$venv/bin/python
   mkdir -p "$cache"
   (
     flock 9
@@ -88,30 +90,35 @@ setup_python() {
       note "Installing Python packages into $packages"
       rm -rf "$packages"
       "$python" -m venv "$packages"
-      "$VIEWER_PYTHON" -m pip install -q -r "$ROOT/ci/requirements.txt"
+      "$VIEWER_PYTHON" -m pip install -q -r "$requirements"
       touch "$packages/complete"
     fi
   ) 9>"$packages.lock" || fail "the Python packages could not be installed"
-  local site
   site=$("$VIEWER_PYTHON" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
-  if [ "$(cat "$ROOT/.venv/packages" 2>/dev/null)" != "$packages" ]; then
-    rm -rf "$ROOT/.venv"
-    "$python" -m venv --without-pip "$ROOT/.venv"
+  if [ "$(cat "$venv/packages" 2>/dev/null)" != "$packages" ]; then
+    rm -rf "$venv"
+    "$python" -m venv --without-pip "$venv"
     # addsitedir, not the bare path: the .pth files inside the packages count, too.
     echo "import site; site.addsitedir('$site')" \
       >"$("$VENV_PYTHON" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/packages.pth"
-    echo "$packages" >"$ROOT/.venv/packages"
+    echo "$packages" >"$venv/packages"
   fi
 }
 
+setup_python() { setup_environment requirements.txt .venv; }
+
 setup_trendprobe() {
-  note "Building TrendProbe"
   # One CMake build serves the wheel and ctest.
-  local settings=(
-    -C build-dir=build/ci
-    -C cmake.define.TRENDPROBE_BUILD_TESTS=ON
-    -C cmake.define.TRENDPROBE_WITH_TORCH=ON
-  )
+  install_trendprobe build/ci TRENDPROBE_BUILD_TESTS=ON TRENDPROBE_WITH_TORCH=ON
+}
+
+# install_trendprobe BUILD_DIRECTORY DEFINITION...: builds the tree and installs it into the environment of VENV_PYTHON.
+install_trendprobe() {
+  note "Building TrendProbe"
+  local settings=(-C "build-dir=$1") definition
+  for definition in "${@:2}"; do
+    settings+=(-C "cmake.define.$definition")
+  done
   if command -v ccache >/dev/null; then
     # Checkouts share what they have in common: no absolute paths in the keys.
     export CCACHE_BASEDIR=$ROOT CCACHE_NOHASHDIR=1

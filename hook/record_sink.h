@@ -18,6 +18,7 @@ struct MonitorBlock {
     std::string_view name;
     std::int32_t vpp_stage = 0;
     std::int32_t micro_step = 0;
+    std::int32_t call = 0;
   };
   std::int64_t training_step = 0;
   Metric metric;

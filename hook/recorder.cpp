@@ -263,7 +263,7 @@ class Recorder::Worker {
           found->micro_step = row.micro_step;
           found->metric = index;
         }
-        found->targets.push_back(targets_.intern(row.name, row.vpp_stage, 0));
+        found->targets.push_back(targets_.intern(row.name, row.vpp_stage, row.call));
         const auto first = block.values.begin() + static_cast<std::ptrdiff_t>(i * width);
         found->values.insert(found->values.end(), first,
                              first + static_cast<std::ptrdiff_t>(width));

@@ -3,6 +3,7 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
+#include <algorithm>
 #include <optional>
 #include <stdexcept>
 #include <string>
@@ -11,6 +12,7 @@
 
 #include "hook/gil_release.h"
 #include "hook/recorder.h"
+#include "writer/monitor_v2_step.h"
 #include "writer/value_encoding.h"
 
 namespace py = pybind11;
@@ -83,6 +85,16 @@ DumpStep to_dump_step(Recorder& recorder, const std::vector<std::string>& statis
   return step;
 }
 
+// Appends one row's values. Throws if they are not one a statistic.
+void append_values(MonitorBlock& block, const py::handle& values) {
+  const auto sequence = py::cast<py::sequence>(values);
+  if (sequence.size() != block.metric.statistics.size()) {
+    throw py::value_error("a row has " + std::to_string(sequence.size()) + " values for " +
+                          std::to_string(block.metric.statistics.size()) + " statistics");
+  }
+  for (const py::handle value : sequence) block.values.push_back(to_value(value));
+}
+
 MonitorBlock to_monitor_block(Recorder& recorder, std::int64_t training_step, std::string metric,
                               std::vector<std::string> statistics, const py::list& rows) {
   MonitorBlock block;
@@ -92,16 +104,43 @@ MonitorBlock to_monitor_block(Recorder& recorder, std::int64_t training_step, st
   block.values.reserve(rows.size() * block.metric.statistics.size());
   for (const py::handle item : rows) {
     const py::tuple row = to_tuple(item, 4, "a row");
-    const auto values = py::cast<py::sequence>(row[3]);
-    if (values.size() != block.metric.statistics.size()) {
-      throw py::value_error("a row has " + std::to_string(values.size()) + " values for " +
-                            std::to_string(block.metric.statistics.size()) + " statistics");
-    }
     block.rows.push_back({recorder.intern(py::cast<std::string_view>(row[0])),
                           py::cast<std::int32_t>(row[1]), py::cast<std::int32_t>(row[2])});
-    for (const py::handle value : values) block.values.push_back(to_value(value));
+    append_values(block, row[3]);
   }
   return block;
+}
+
+// One block a metric, in the order of their first rows.
+std::vector<MonitorBlock> to_monitor_v2_blocks(Recorder& recorder, std::int64_t training_step,
+                                               std::string_view slug,
+                                               const std::vector<std::string>& statistics,
+                                               const py::list& rows) {
+  std::vector<MonitorV2Row> numbered;
+  numbered.reserve(rows.size());
+  for (const py::handle item : rows) {
+    const py::tuple row = to_tuple(item, 5, "a row");
+    numbered.push_back({py::cast<std::string_view>(row[0]), py::cast<std::string_view>(row[1]),
+                        py::cast<std::int32_t>(row[2]), py::cast<std::int32_t>(row[3])});
+  }
+  const std::vector<MonitorV2Record> records = number_monitor_v2_step(slug, numbered);
+  std::vector<MonitorBlock> blocks;
+  for (std::size_t i = 0; i < records.size(); ++i) {
+    const MonitorV2Record& record = records[i];
+    auto block = std::find_if(blocks.begin(), blocks.end(), [&](const MonitorBlock& other) {
+      return other.metric.name == record.metric;
+    });
+    if (block == blocks.end()) {
+      blocks.emplace_back();
+      block = blocks.end() - 1;
+      block->training_step = training_step;
+      block->metric = {RecordKind::kMonitor, record.metric, statistics};
+    }
+    block->rows.push_back(
+        {recorder.intern(record.target), record.vpp_stage, record.micro_step, record.call});
+    append_values(*block, py::reinterpret_borrow<py::tuple>(rows[i])[4]);
+  }
+  return blocks;
 }
 
 }  // namespace
@@ -158,6 +197,20 @@ PYBIND11_MODULE(_recorder, module) {
             return recorder.submit(std::move(block));
           },
           py::arg("training_step"), py::arg("metric"), py::arg("statistics"), py::arg("rows"))
+      .def(
+          "submit_monitor_v2",
+          [](Recorder& recorder, std::int64_t training_step, const std::string& slug,
+             const std::vector<std::string>& statistics, const py::list& rows) {
+            std::vector<trendprobe::MonitorBlock> blocks =
+                trendprobe::to_monitor_v2_blocks(recorder, training_step, slug, statistics, rows);
+            const trendprobe::GilRelease release;
+            bool all = true;
+            for (trendprobe::MonitorBlock& block : blocks) {
+              all = recorder.submit(std::move(block)) && all;
+            }
+            return all;
+          },
+          py::arg("training_step"), py::arg("slug"), py::arg("statistics"), py::arg("rows"))
       .def("set_rank", &Recorder::set_rank, py::arg("rank"))
       .def("set_info", &Recorder::set_info, py::arg("key"), py::arg("value"))
       .def("flush",

@@ -171,7 +171,10 @@ MonitorCsv::RowFault MonitorCsv::read_row(Row& row) {
                 "the row, and those before it", {});
   }
   const bool truncate = options_.as_msprobe;
-  const auto vpp_stage = parse_integer(fields_[vpp_stage_column_], truncate);
+  // TrainerMonitorV2 leaves it empty where there is none to name: collectives.
+  const bool has_vpp_stage = !options_.is_v2 || !fields_[vpp_stage_column_].empty();
+  const auto vpp_stage = has_vpp_stage ? parse_integer(fields_[vpp_stage_column_], truncate)
+                                       : std::optional<std::int64_t>(0);
   if (!vpp_stage || *vpp_stage != static_cast<std::int32_t>(*vpp_stage)) {
     return "has a vpp_stage that is no number";
   }

@@ -5,7 +5,6 @@
 #include <map>
 #include <memory>
 #include <optional>
-#include <set>
 #include <string>
 #include <string_view>
 #include <tuple>
@@ -14,10 +13,10 @@
 
 #include "offline/directory_listing.h"
 #include "offline/joined_micro_steps.h"
-#include "offline/module_row_numbering.h"
 #include "offline/monitor_csv.h"
 #include "offline/parallel_for.h"
 #include "offline/whole_number.h"
+#include "writer/monitor_v2_step.h"
 
 namespace trendprobe {
 namespace {
@@ -25,7 +24,6 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::string_view kExtension = ".csv";
-constexpr std::string_view kRecompute = "recompute";
 // CSVWriterV2 writes <slug>.csv where a step is no number.
 constexpr std::string_view kSlugs[] = {"module", "weight_grad", "optimizer", "param", "cc"};
 
@@ -68,33 +66,6 @@ struct MonitorV2File {
   std::uint64_t bytes = 0;
 };
 
-/// TrainerMon's metric of a row. A slug or scope that it does not have keeps its own name.
-std::string metric_of(std::string_view slug, std::string_view scope) {
-  if (slug == "module") {
-    if (scope == "forward") return "actv";
-    if (scope == "backward") return "actv_grad";
-  }
-  if (slug == "weight_grad" && (scope == "unreduced" || scope == "reduced")) {
-    return "grad_" + std::string(scope);
-  }
-  if (slug == "optimizer" || slug == "param") {
-    return std::string(scope.empty() ? slug : scope);
-  }
-  return std::string(slug);
-}
-
-/// TrainerMon's name of what was measured.
-std::string target_of(std::string_view name, std::string_view slug, std::string_view scope) {
-  std::string target(name);
-  if (slug == "optimizer" && target.ends_with("." + std::string(scope))) {
-    target.resize(target.size() - scope.size() - 1);  // <parameter>.exp_avg
-  } else if (slug == "module" && scope == "backward") {
-    const std::size_t module = module_of_row(name).size();
-    if (target.compare(module, 6, ".grad_") == 0) target.erase(module + 1, 5);
-  }
-  return target;
-}
-
 /// Collects the rows of a unit, one training step of one file after another.
 class StepRows {
  public:
@@ -109,8 +80,8 @@ class StepRows {
       if (!rows_.empty() && row.step != step_) finish_step(slug, statistics);
       step_ = row.step;
       if (!csv.append_values(values_)) continue;
-      rows_.push_back({std::string(row.name), std::string(row.scope), std::max(row.vpp_stage, 0),
-                       row.micro_step});
+      rows_.push_back(
+          {std::string(row.name), std::string(row.scope), row.vpp_stage, row.micro_step});
     }
     finish_step(slug, statistics);
   }
@@ -130,70 +101,27 @@ class StepRows {
   };
 
   void finish_step(const std::string& slug, const std::vector<std::string>& statistics) {
-    std::vector<ModuleRowNumber> numbers(rows_.size());
-    if (slug == "module") {
-      number_modules(numbers);
-    } else if (slug == "weight_grad") {
-      number_gradients(numbers);
-    } else {
-      number_repetitions(numbers);
-    }
+    std::vector<MonitorV2Row> rows;
+    rows.reserve(rows_.size());
+    for (const Row& row : rows_)
+      rows.push_back({row.name, row.scope, row.vpp_stage, row.micro_step});
+    const std::vector<MonitorV2Record> records = number_monitor_v2_step(slug, rows);
     const std::size_t width = statistics.size();
-    for (std::size_t i = 0; i < rows_.size(); ++i) {
-      const Row& row = rows_[i];
-      const ModuleRowNumber& number = numbers[i];
-      const std::uint32_t metric = intern_metric(
-          records_.metrics,
-          {RecordKind::kMonitor,
-           number.is_recompute ? std::string(kRecompute) : metric_of(slug, row.scope), statistics});
-      RecordBlock& block = blocks_[{step_, number.micro_step, metric}];
+    for (std::size_t i = 0; i < records.size(); ++i) {
+      const MonitorV2Record& record = records[i];
+      const std::uint32_t metric =
+          intern_metric(records_.metrics, {RecordKind::kMonitor, record.metric, statistics});
+      RecordBlock& block = blocks_[{step_, record.micro_step, metric}];
       block.training_step = step_;
-      block.micro_step = number.micro_step;
+      block.micro_step = record.micro_step;
       block.metric = metric;
-      block.targets.push_back(targets_->intern(
-          mapped_name(target_of(row.name, slug, row.scope), mapping_), row.vpp_stage, number.call));
+      block.targets.push_back(
+          targets_->intern(mapped_name(record.target, mapping_), record.vpp_stage, record.call));
       const auto first = values_.begin() + static_cast<std::ptrdiff_t>(i * width);
       block.values.insert(block.values.end(), first, first + static_cast<std::ptrdiff_t>(width));
     }
     rows_.clear();
     values_.clear();
-  }
-
-  void number_modules(std::vector<ModuleRowNumber>& numbers) const {
-    std::map<std::int32_t, std::vector<std::size_t>> chunks;  // by virtual pipeline stage
-    for (std::size_t i = 0; i < rows_.size(); ++i) chunks[rows_[i].vpp_stage].push_back(i);
-    for (const auto& [stage, indices] : chunks) {
-      std::vector<ModuleRow> rows;
-      rows.reserve(indices.size());
-      for (const std::size_t i : indices)
-        rows.push_back({rows_[i].name, rows_[i].scope == "backward"});
-      const std::vector<ModuleRowNumber> found = number_module_rows(rows);
-      for (std::size_t k = 0; k < indices.size(); ++k) numbers[indices[k]] = found[k];
-    }
-  }
-
-  /// The column micro_step counts the gradients of a parameter from 1. Where only the last one is
-  /// recorded it is their number, and the row stands for the whole step, as in TrainerMon.
-  void number_gradients(std::vector<ModuleRowNumber>& numbers) const {
-    std::set<std::tuple<std::string_view, std::int32_t>> seen;
-    bool each_micro_step = false;
-    for (const Row& row : rows_) {
-      if (row.scope != "unreduced") continue;
-      each_micro_step |= !seen.emplace(row.name, row.vpp_stage).second;
-    }
-    for (std::size_t i = 0; i < rows_.size(); ++i) {
-      if (each_micro_step && rows_[i].scope == "unreduced") {
-        numbers[i].micro_step = std::max(rows_[i].micro_step - 1, 0);
-      }
-    }
-  }
-
-  /// What repeats within a step, such as a collective of one place in the code, is one more call.
-  void number_repetitions(std::vector<ModuleRowNumber>& numbers) const {
-    std::map<std::tuple<std::string_view, std::string_view, std::int32_t>, std::int32_t> calls;
-    for (std::size_t i = 0; i < rows_.size(); ++i) {
-      numbers[i].call = calls[{rows_[i].name, rows_[i].scope, rows_[i].vpp_stage}]++;
-    }
   }
 
   const NameMapping& mapping_;

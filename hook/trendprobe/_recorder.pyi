@@ -52,6 +52,18 @@ class Recorder:
 
         ``rows`` are (target, virtual pipeline stage, micro-step, values in the order of ``statistics``).
         """
+    def submit_monitor_v2(
+        self,
+        training_step: int,
+        slug: str,
+        statistics: Sequence[str],
+        rows: list[tuple[str, str, int, int, Sequence[float | None]]],
+    ) -> bool:
+        """Hands over one training step of one monitor of TrainerMonitorV2; False if some of it was dropped.
+
+        ``rows`` are (module_name, scope, virtual pipeline stage or -1, micro_step or 0, values in the order of
+        ``statistics``), in the order in which the training ran.
+        """
     def set_rank(self, rank: int) -> None:
         """Sets the rank, unknown until then."""
     def set_info(self, key: str, value: str) -> None:

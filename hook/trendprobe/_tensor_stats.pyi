@@ -69,6 +69,13 @@ def measure_on_device(tensor: torch.Tensor, with_std: bool = False, /) -> torch.
     Returns None for what `measure` returns None for, devices aside, and where the device lacks an operator.
     """
 
+def count_near_zeros(tensor: object, limit: float, /) -> int | None:
+    """How many elements have a magnitude below `limit`: `(torch.abs(tensor) < limit).sum()`, in one pass.
+
+    None unless `measure` takes the tensor, and it is a floating-point one of 16, 32 or 64 bits whose elements fill one
+    piece of memory.
+    """
+
 class DeviceRows:
     """What one `DeviceSlab` held, on its way to the host. Thread-safe."""
 

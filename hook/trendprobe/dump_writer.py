@@ -1,56 +1,30 @@
 """Takes the place of msProbe's DataWriter: what PrecisionDebugger collects goes to the recorder, too.
 
-Only the statistics are measured again, by our own code; which tensors are looked at, and what they are called, is
-msProbe's decision alone.
+Of any framework: where the statistics come from is the subclass's matter. Which tensors are looked at, and what they
+are called, is msProbe's decision alone.
 """
 
 from __future__ import annotations
 
 import re
-import threading
-from collections.abc import Sequence
+from abc import ABC, abstractmethod
 from typing import Any
 
-import torch
 from msprobe.core.common.runtime import Runtime
 from msprobe.core.dump.data_dump.json_writer import DataWriter
 
-from trendprobe._tensor_stats import Statistics, measure, measure_on_device
-from trendprobe.native_collector import NativeCollector
 from trendprobe.recorders import Recording, before_exit, is_recording_process, log_warning_of, recorder_for
 from trendprobe.settings import TrendSettings
 
 _STEP_AND_PROCESS = re.compile(r"[/\\]step(\d+)[/\\](?:rank(\d+)|proc\d+)[/\\][^/\\]*$")
 _PARAMETERS_GRAD = re.compile(r"\.parameters_grad(\.\d+)?$")
 _INPUT_SECTIONS = ("input_args", "input_kwargs", "input")
-# As in msProbe, integers and bools have none of these.
-_OF_FLOATING_POINT = ("norm", "mean", "std")
 _MSPROBE_KEYS = {"norm": "Norm", "max": "Max", "min": "Min", "mean": "Mean"}
 
-Measured = Any  # Statistics, a tensor on a device, or None
+Entries = dict[str, dict[str, list[tuple[str, Any]]]]
 
 
-class TensorMeasurement:
-    """What was measured of one tensor: at once on the CPU, at the end of the step on a device."""
-
-    __slots__ = ("is_floating_point", "measured")
-
-    def __init__(self, tensor: torch.Tensor, with_std: bool) -> None:
-        self.is_floating_point = tensor.is_floating_point() or tensor.is_complex()
-        self.measured: Measured = measure(tensor, with_std)
-        if self.measured is None and tensor.device.type not in ("cpu", "meta"):
-            self.measured = measure_on_device(tensor, with_std)
-
-    def values(self, statistics: Sequence[str]) -> tuple[float | None, ...]:
-        """Their values, None where there is none."""
-        if not isinstance(self.measured, Statistics):
-            return (None,) * len(statistics)
-        if self.is_floating_point:
-            return tuple(getattr(self.measured, name) for name in statistics)
-        return tuple(None if name in _OF_FLOATING_POINT else getattr(self.measured, name) for name in statistics)
-
-
-class TrendDataWriter(DataWriter):  # type: ignore[misc]
+class TrendDataWriter(DataWriter, ABC):  # type: ignore[misc]
     """A DataWriter of msProbe that also records.
 
     An error of our own never leaves a method: it is logged once, and from then on this writer only does what msProbe's
@@ -63,12 +37,10 @@ class TrendDataWriter(DataWriter):  # type: ignore[misc]
         self._statistics = settings.stats
         self._recorder = recorder_for(settings)
         self._recording = Recording("dump data")
-        self._measured: list[TensorMeasurement | None] = []  # by msProbe's tensor_stat_index
-        self._last = threading.local()
+        self._measured: list[Any] = []  # by msProbe's tensor_stat_index
         # By name in dump.json, by section: what follows the name in the target's name, and the measurement.
-        self._entries: dict[str, dict[str, list[tuple[str, Any]]]] = {}
+        self._entries: Entries = {}
         self._recomputed: set[str] = set()
-        self._native: NativeCollector | None = None
         before_exit(self.submit_unended_step)
 
     @property
@@ -81,25 +53,36 @@ class TrendDataWriter(DataWriter):  # type: ignore[misc]
         """In this process, and until an error of our own."""
         return self._recording.is_on
 
-    def take_over(self, collector: Any) -> None:
-        """Collects by our own code alone, if nobody wants more of this DataCollector, whose writer this is."""
-        if self._keep_files or not NativeCollector.can_replace(collector):
-            return
-        with self._recording.guarded("replacing the methods of DataCollector"):
-            self._native = NativeCollector(collector, self._recorder, self._statistics, self._end_recording)
+    # What a framework has
 
-    def _end_recording(self, error: Exception) -> None:
-        with self._recording.guarded("collecting dump data"):
-            raise error
+    @abstractmethod
+    def take_measurement(self, stat_vector: list[Any]) -> Any:
+        """The measurement of the tensor whose statistics msProbe is appending in this thread; None: there is none."""
+
+    @abstractmethod
+    def values_of(self, measurement: Any) -> tuple[float | None, ...]:
+        """The chosen statistics of a measurement, None where there is none."""
+
+    def fetch(self, measurements: list[Any]) -> None:
+        """Brings to the host what is still on a device."""
+
+    def is_within_backward(self) -> bool:
+        """The forward that is being recorded is a recomputation."""
+        return False
+
+    def process_group_rank(self) -> int | None:
+        """The rank, if it is known."""
+        return None
+
+    @property
+    def has_more(self) -> bool:
+        """Something was collected since the last step that msProbe did not hand to this writer."""
+        return False
+
+    def submit_more(self, step: int, *, complete: bool) -> None:
+        """Hands it over."""
 
     # Statistics
-
-    def measure_tensor(self, tensor: torch.Tensor) -> TensorMeasurement | None:
-        """Measures a tensor for the statistics that msProbe is about to append in this thread."""
-        self._last.measurement = None
-        with self._recording.guarded("measuring a tensor"):
-            self._last.measurement = TensorMeasurement(tensor, "std" in self._statistics)
-        return self._last.measurement  # type: ignore[no-any-return]
 
     def append_stat_to_buffer(self, stat_vector: list[Any]) -> int:
         """Keeps our measurement at the index that msProbe gives its own."""
@@ -107,8 +90,7 @@ class TrendDataWriter(DataWriter):  # type: ignore[misc]
         with self._recording.guarded("keeping a measurement"):
             del self._measured[index:]
             self._measured.extend([None] * (index - len(self._measured)))
-            self._measured.append(getattr(self._last, "measurement", None))
-            self._last.measurement = None
+            self._measured.append(self.take_measurement(stat_vector))
         return index
 
     # Entries
@@ -133,7 +115,7 @@ class TrendDataWriter(DataWriter):  # type: ignore[misc]
             else:
                 self._take_value(".input" if section in _INPUT_SECTIONS else f".{section}", value, tensors)
             entry[section] = tensors
-        if torch._C._current_graph_task_id() != -1 and (".forward." in name or name.endswith(".forward")):
+        if self.is_within_backward() and (".forward." in name or name.endswith(".forward")):
             self._recomputed.add(name)
 
     def _take_parameter(self, suffix: str, value: Any, tensors: list[tuple[str, Any]]) -> None:
@@ -202,19 +184,17 @@ class TrendDataWriter(DataWriter):  # type: ignore[misc]
         entries, self._entries = self._entries, {}
         recomputed, self._recomputed = self._recomputed, set()
         self._measured = []
-        native = self._native if self._native and not self._native.is_empty else None
-        if not is_recording_process() or not (entries or native):
+        if not is_recording_process() or not (entries or self.has_more):
             return
         with self._recording.guarded("handing over a step"):
             found = _STEP_AND_PROCESS.search(self.dump_file_path or "")
             if not found:
                 raise ValueError(f"no step in the path {self.dump_file_path!r}")
-            rank = int(found[2]) if found[2] else _process_group_rank()
+            rank = int(found[2]) if found[2] else self.process_group_rank()
             if rank is not None:
                 self._recorder.set_rank(rank)
             complete = complete and not self._recording.has_failed
-            if native:
-                native.submit(int(found[1]), complete=complete)
+            self.submit_more(int(found[1]), complete=complete)
             if entries:
                 self._submit_entries(int(found[1]), entries, recomputed, complete=complete)
             log_warning_of(self._recorder)
@@ -222,13 +202,13 @@ class TrendDataWriter(DataWriter):  # type: ignore[misc]
     def _submit_entries(
         self,
         step: int,
-        entries: dict[str, dict[str, list[tuple[str, Any]]]],
+        entries: Entries,
         recomputed: set[str],
         *,
         complete: bool,
     ) -> None:
         data = self.cache_data.get("data") or {}
-        self._fetch_from_devices(entries)
+        self.fetch([m for sections in entries.values() for section in sections.values() for _, m in section])
         self._recorder.submit_dump_step(
             step,
             self._statistics,
@@ -246,26 +226,6 @@ class TrendDataWriter(DataWriter):  # type: ignore[misc]
         )
 
     def _values(self, measurement: Any) -> tuple[float | None, ...]:
-        if isinstance(measurement, TensorMeasurement):
-            return measurement.values(self._statistics)
-        return measurement if measurement is not None else (None,) * len(self._statistics)
-
-    @staticmethod
-    def _fetch_from_devices(entries: dict[str, dict[str, list[tuple[str, Any]]]]) -> None:
-        """Brings what was measured on devices to the host: one copy a device."""
-        waiting: dict[torch.device, list[TensorMeasurement]] = {}
-        for sections in entries.values():
-            for section in sections.values():
-                for _, measurement in section:
-                    if isinstance(measurement, TensorMeasurement) and isinstance(measurement.measured, torch.Tensor):
-                        waiting.setdefault(measurement.measured.device, []).append(measurement)
-        for measurements in waiting.values():
-            rows = torch.stack([measurement.measured for measurement in measurements]).cpu().tolist()
-            for measurement, row in zip(measurements, rows):
-                measurement.measured = Statistics(row)
-
-
-def _process_group_rank() -> int | None:
-    if torch.distributed.is_available() and torch.distributed.is_initialized():
-        return torch.distributed.get_rank()
-    return None
+        if measurement is None:
+            return (None,) * len(self._statistics)
+        return measurement if isinstance(measurement, tuple) else self.values_of(measurement)

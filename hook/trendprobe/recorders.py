@@ -60,14 +60,18 @@ class Recording:
         try:
             yield
         except Exception:
-            if not self.has_failed:
-                self.has_failed = True
-                logger.warning(
-                    "error while %s: TrendProbe records no more %s; the training goes on",
-                    doing,
-                    self._of_what,
-                    exc_info=True,
-                )
+            self.fail(doing)
+
+    def fail(self, doing: str) -> None:
+        """Logs the error that is being handled, if it is the first, and ends the recording."""
+        if not self.has_failed:
+            self.has_failed = True
+            logger.warning(
+                "error while %s: TrendProbe records no more %s; the training goes on",
+                doing,
+                self._of_what,
+                exc_info=True,
+            )
 
 
 def before_exit(submit: Callable[[], Any]) -> None:

@@ -152,16 +152,15 @@ def test_unseen_by_the_modes_of_the_training() -> None:
 
 
 def test_a_step_ends_with_one_copy() -> None:
-    dump_writer = pytest.importorskip("trendprobe.dump_writer")
-    entries: dict[str, Any] = {}
+    dump_writer = pytest.importorskip("trendprobe.pytorch_dump_writer")
+    measurements = []
     for index in range(20):
         measurement = dump_writer.TensorMeasurement(torch.zeros(1), True)
         measurement.measured = tensor_stats.measure_on_device(torch.full((4,), float(index)), True)
-        entries[f"Module.{index}.forward.0"] = {"output": [(".output.0", measurement)]}
+        measurements.append(measurement)
     with OperatorLog() as log:
-        dump_writer.TrendDataWriter._fetch_from_devices(entries)
+        dump_writer.PytorchDataWriter.fetch(object(), measurements)
     # Main memory to main memory is no copy, so one stack and nothing for each tensor is what is left.
     assert set(log.names) <= {"aten.stack.default", "aten.cat.default", "aten.unsqueeze.default"}
     assert len([name for name in log.names if name != "aten.unsqueeze.default"]) == 1
-    measurements = [entries[f"Module.{index}.forward.0"]["output"][0][1] for index in range(20)]
     assert [m.values(("mean", "std", "nans")) for m in measurements] == [(index, 0, 0) for index in range(20)]

@@ -1,4 +1,4 @@
-#include "offline/module_row_numbering.h"
+#include "writer/module_row_numbering.h"
 
 #include <algorithm>
 #include <deque>
