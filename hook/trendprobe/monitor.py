@@ -128,7 +128,8 @@ class Monitor:
         self._names.update(paths)
         for path, module in model.named_modules():
             kind = type(module).__name__
-            if kind == "FullyShardedDataParallel" and path:
+            own = list(module.named_parameters(recurse=False))
+            if path and (kind == "FullyShardedDataParallel" or (_is_container(module) and not own)):
                 continue
             name = ".".join(part for part in ("Module", prefix.rstrip("."), path, kind) if part)
             identifier = self._native.add_module(module, name, not path)
@@ -138,12 +139,10 @@ class Monitor:
                 self._handles.append(
                     module.register_forward_hook(self._after, prepend=True, with_kwargs=True, always_call=True)
                 )
-                for own, parameter in module.named_parameters(recurse=False):
+                for label, parameter in own:
                     # A tied one is recorded by its first name.
-                    is_wanted = "grad_unreduced" in self._metrics
-                    self._native.add_parameter(
-                        module, own, parameter, paths.pop(id(parameter), "") if is_wanted else ""
-                    )
+                    full_name = paths.pop(id(parameter), "") if "grad_unreduced" in self._metrics else ""
+                    self._native.add_parameter(module, label, parameter, full_name)
             except Exception as error:  # such as a ScriptModule
                 self._native.set_unwatched(identifier, f"it takes no hooks: {error}")
 
@@ -312,13 +311,18 @@ class Monitor:
             logger.warning("error while %s; the training goes on", doing, exc_info=True)
 
 
+def _is_container(module: torch.nn.Module) -> bool:
+    """It is never called: ModuleList and the like."""
+    return type(module).forward is torch.nn.Module.forward
+
+
 def _compiled_paths(model: torch.nn.Module) -> Iterator[str]:
     """The modules that are called by compiled code, not by Python."""
     above: list[str] = []
     for path, module in model.named_modules():
         if any(not other or path == other or path.startswith(f"{other}.") for other in above):
             yield path
-        elif isinstance(module, torch._dynamo.OptimizedModule):
+        elif type(module).__name__ == "OptimizedModule":
             above.append(f"{path}._orig_mod" if path else "_orig_mod")
         elif module._compiled_call_impl is not None:
             above.append(path)
