@@ -122,15 +122,7 @@ struct ModelMonitor::Frame {
 /// Keeps errors from the training and counts the time.
 class ModelMonitor::Guard {
  public:
-  explicit Guard(ModelMonitor& monitor)
-      : monitor_(monitor), start_(std::chrono::steady_clock::now()) {}
-  Guard(const Guard&) = delete;
-  Guard& operator=(const Guard&) = delete;
-  ~Guard() {
-    monitor_.nanoseconds_ += std::chrono::duration_cast<std::chrono::nanoseconds>(
-                                 std::chrono::steady_clock::now() - start_)
-                                 .count();
-  }
+  explicit Guard(ModelMonitor& monitor) : monitor_(monitor), stopwatch_(monitor) {}
 
   template <typename Action>
   void run(Action&& action) noexcept {
@@ -145,7 +137,7 @@ class ModelMonitor::Guard {
 
  private:
   ModelMonitor& monitor_;
-  std::chrono::steady_clock::time_point start_;
+  Stopwatch stopwatch_;
 };
 
 /// The gradients of one call of a module, which come in any order and any thread, or not at all.
@@ -259,7 +251,7 @@ class BackwardCall : public std::enable_shared_from_this<BackwardCall> {
 
   void record(Slot& slot, const at::Tensor& gradient, std::string_view suffix) {
     ModelMonitor::Rows rows;
-    monitor_->append(name_, suffix, gradient, rows);
+    monitor_->append(name_, suffix, gradient, ModelMonitor::Of::kActivation, rows);
     const std::lock_guard lock(mutex_);
     slot.rows = std::move(rows);
   }
@@ -333,6 +325,22 @@ ModelMonitor::ModelMonitor(std::shared_ptr<RecordSink> sink, Options options)
 
 ModelMonitor::~ModelMonitor() = default;
 
+int& ModelMonitor::Stopwatch::depth() {
+  thread_local int depth = 0;
+  return depth;
+}
+
+ModelMonitor::Stopwatch::Stopwatch(ModelMonitor& monitor) : monitor_(monitor) {
+  if (depth()++ == 0) start_ = std::chrono::steady_clock::now();
+}
+
+ModelMonitor::Stopwatch::~Stopwatch() {
+  if (--depth() > 0) return;
+  monitor_.nanoseconds_ += std::chrono::duration_cast<std::chrono::nanoseconds>(
+                               std::chrono::steady_clock::now() - start_)
+                               .count();
+}
+
 bool ModelMonitor::is_active() const noexcept { return !closed_ && forks_ == fork_count; }
 
 std::vector<ModelMonitor::Frame>& ModelMonitor::frames() {
@@ -405,7 +413,7 @@ std::string_view ModelMonitor::numbered(std::string_view kind, std::vector<std::
 }
 
 bool ModelMonitor::measure(std::string_view entry, std::string_view suffix,
-                           const at::Tensor& tensor, std::span<double> values) {
+                           const at::Tensor& tensor, Of of, std::span<double> values) {
   if (!tensor.defined()) return false;
   std::string target;
   const auto name_target = [&] {
@@ -428,8 +436,14 @@ bool ModelMonitor::measure(std::string_view entry, std::string_view suffix,
   if (shown.is_cpu() && !options_.main_memory_is_device) {
     const at::Tensor found = measurable(shown);
     if (!found.defined()) return false;
-    const auto measured = trendprobe::measure(found, also_);
-    if (!measured.has_value()) return false;
+    std::optional<TensorStatistics> measured;
+    // A parameter's memory may be filled anew without a sign (FSDP).
+    if (of == Of::kActivation) measured = recent_.find(found);
+    if (!measured.has_value()) {
+      measured = trendprobe::measure(found, also_);
+      if (!measured.has_value()) return false;
+      if (of == Of::kActivation) recent_.keep(found, *measured);
+    }
     write_dump_values(*measured, is_floating, options_.statistics, values);
     return true;
   }
@@ -448,12 +462,12 @@ bool ModelMonitor::measure(std::string_view entry, std::string_view suffix,
 }
 
 void ModelMonitor::append(std::string_view entry, std::string_view suffix, const at::Tensor& tensor,
-                          Rows& rows) {
+                          Of of, Rows& rows) {
   const std::size_t before = rows.values.size();
   rows.values.resize(before + options_.statistics.size());
   bool has_values = false;
   try {
-    has_values = measure(entry, suffix, tensor, std::span(rows.values).subspan(before));
+    has_values = measure(entry, suffix, tensor, of, std::span(rows.values).subspan(before));
     if (has_values) rows.tensors.push_back({suffix});
   } catch (...) {
     rows.values.resize(before);
@@ -499,7 +513,7 @@ void ModelMonitor::begin_call(ModuleId module, std::span<const Tensor> arguments
       Rows positional;
       Rows named;
       for (const Tensor& argument : arguments) {
-        append(frame.name, argument.suffix, argument.tensor,
+        append(frame.name, argument.suffix, argument.tensor, Of::kActivation,
                argument.is_positional ? positional : named);
       }
       const std::array sections = {positional.as(DumpSection::kInputArgs),
@@ -540,9 +554,10 @@ void ModelMonitor::end_call(ModuleId module, std::span<const Tensor> results,
     }
     Rows output;
     Rows values;
-    for (const Tensor& result : results) append(frame.name, result.suffix, result.tensor, output);
+    for (const Tensor& result : results)
+      append(frame.name, result.suffix, result.tensor, Of::kActivation, output);
     for (const Tensor& parameter : parameters) {
-      append(frame.name, parameter.suffix, parameter.tensor, values);
+      append(frame.name, parameter.suffix, parameter.tensor, Of::kParameter, values);
     }
     const std::array sections = {output.as(DumpSection::kOutput),
                                  values.as(DumpSection::kParameters)};
@@ -642,7 +657,7 @@ void ModelMonitor::add_gradient(std::span<const Owner> owners, const at::Tensor&
           unseen_call = call_name(module, ".forward.", module.forward_names, 0);
         }
       }
-      if (i == 0) has_values = measure(name, suffix, gradient, values);
+      if (i == 0) has_values = measure(name, suffix, gradient, Of::kParameter, values);
       if (has_values) {
         const std::array tensors = {DumpTensor{suffix}};
         const std::array sections = {
@@ -655,7 +670,7 @@ void ModelMonitor::add_gradient(std::span<const Owner> owners, const at::Tensor&
       }
       if (unseen_call.empty()) continue;
       Rows value;
-      append(unseen_call, value_suffix, parameter, value);
+      append(unseen_call, value_suffix, parameter, Of::kParameter, value);
       const std::lock_guard lock(mutex_);
       Rows& seen = modules_[owners[i].module]->values;
       seen.put(value);
@@ -671,7 +686,7 @@ void ModelMonitor::add_monitor_row(std::string_view metric, std::string_view nam
   Guard guard(*this);
   guard.run([&] {
     std::vector<double> values(options_.statistics.size());
-    if (!measure(metric, name, tensor, values)) return;
+    if (!measure(metric, name, tensor, Of::kParameter, values)) return;
     const std::string_view kept = intern(name);
     const std::lock_guard lock(mutex_);
     auto found =
@@ -710,6 +725,7 @@ bool ModelMonitor::step(std::int64_t training_step, bool complete) noexcept {
         monitor_rows.swap(monitor_rows_);
         MonitorRows unreduced{"grad_unreduced", {}, {}};
         latest_backward_ = {};
+        recent_.clear();
         for (const auto& module : modules_) {
           module->calls = 0;
           module->values = {};

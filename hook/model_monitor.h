@@ -25,6 +25,7 @@
 
 #include "hook/device_slab.h"
 #include "hook/dump_step_builder.h"
+#include "hook/recent_measurements.h"
 #include "hook/record_sink.h"
 #include "writer/dump_statistics.h"
 
@@ -116,6 +117,22 @@ class ModelMonitor : public std::enable_shared_from_this<ModelMonitor> {
   /// Forgets what was not handed over; nothing is recorded from now on.
   void close() noexcept;
 
+  /// Counts the time for which it lives as the monitor's cost: of who calls the modules. Calls
+  /// inside count only once.
+  class Stopwatch {
+   public:
+    explicit Stopwatch(ModelMonitor& monitor);
+    Stopwatch(const Stopwatch&) = delete;
+    Stopwatch& operator=(const Stopwatch&) = delete;
+    ~Stopwatch();
+
+   private:
+    static int& depth();
+
+    ModelMonitor& monitor_;
+    std::chrono::steady_clock::time_point start_;
+  };
+
   // What the user wants to know.
 
   /// True if nothing was recorded since the last step.
@@ -147,10 +164,12 @@ class ModelMonitor : public std::enable_shared_from_this<ModelMonitor> {
                              std::vector<std::string_view>& names, std::uint32_t call);
   std::string_view numbered(std::string_view kind, std::vector<std::string_view>& names,
                             std::size_t position);
-  bool measure(std::string_view entry, std::string_view suffix, const at::Tensor& tensor,
+  /// What a module computed may be known already, from the module that took or gave it before.
+  enum class Of : std::uint8_t { kActivation, kParameter };
+  bool measure(std::string_view entry, std::string_view suffix, const at::Tensor& tensor, Of of,
                std::span<double> values);
   /// Appends the tensor, if it has values.
-  void append(std::string_view entry, std::string_view suffix, const at::Tensor& tensor,
+  void append(std::string_view entry, std::string_view suffix, const at::Tensor& tensor, Of of,
               Rows& rows);
   void watch_gradients(const Frame& frame, std::span<const Tensor> results);
 
@@ -162,6 +181,7 @@ class ModelMonitor : public std::enable_shared_from_this<ModelMonitor> {
 
   DumpStepBuilder builder_;
   DeviceSlab slab_;
+  RecentMeasurements recent_;
   std::atomic<std::int64_t> nanoseconds_{0};
   std::atomic<std::uint64_t> tensors_{0};
 

@@ -325,6 +325,7 @@ class PyModelMonitor : public std::enable_shared_from_this<PyModelMonitor> {
 
   template <typename Action>
   void guarded(Action&& action) noexcept {
+    const ModelMonitor::Stopwatch stopwatch(*monitor_);
     try {
       action();
     } catch (py::error_already_set& error) {
