@@ -6,11 +6,13 @@ import contextlib
 import dataclasses
 import logging
 import weakref
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
 import torch
+from torch.utils.hooks import RemovableHandle
 
 from trendprobe._tensor_stats import ModelMonitor
 from trendprobe.recorders import before_exit, is_recording_process, log_warning_of, recorder_for
@@ -58,6 +60,43 @@ class _Hook:
         return getattr, (contextlib.nullcontext(), "__exit__")
 
 
+class _ForwardHooks:
+    """The hooks of all modules, under one number.
+
+    register_forward_hook() would give each a number of its own, for which torch.compile would compile each module anew.
+    """
+
+    def __init__(self, before: Callable[..., None], after: Callable[..., None]) -> None:
+        self._before = _Hook(before)
+        self._after = _Hook(after)
+        self._number = RemovableHandle(OrderedDict()).id
+        self._modules: list[weakref.ref[torch.nn.Module]] = []
+
+    def add(self, module: torch.nn.Module) -> None:
+        """As register_forward_pre_hook() with keyword arguments does, and register_forward_hook() before others."""
+        module._forward_pre_hooks[self._number] = self._before
+        module._forward_pre_hooks_with_kwargs[self._number] = True
+        module._forward_hooks[self._number] = self._after
+        module._forward_hooks.move_to_end(self._number, last=False)
+        module._forward_hooks_with_kwargs[self._number] = True
+        module._forward_hooks_always_called[self._number] = True
+        self._modules.append(weakref.ref(module))
+
+    def remove(self) -> None:
+        """Leaves nothing in any module."""
+        for reference in self._modules:
+            if module := reference():
+                for hooks in (
+                    module._forward_pre_hooks,
+                    module._forward_pre_hooks_with_kwargs,
+                    module._forward_hooks,
+                    module._forward_hooks_with_kwargs,
+                    module._forward_hooks_always_called,
+                ):
+                    hooks.pop(self._number, None)
+        self._modules.clear()
+
+
 class Monitor:
     """Records what the modules of a model take, give and pass back, and what the optimizer does to its parameters.
 
@@ -98,7 +137,7 @@ class Monitor:
         settings = parse_settings({**config, "path": path}, _SOURCE)
         self._training_step = first_step
         self._is_first_step = True
-        self._is_open = True
+        self._is_open = False
         self._handles: list[Any] = []
         self._modules: dict[str, int] = {}
         self._names: dict[int, str] = {}  # by id of a parameter
@@ -106,12 +145,12 @@ class Monitor:
         for key, value in (("framework", "pytorch"), ("level", "L0"), ("task", "statistics")):
             self._recorder.set_info(key, value)
         self._native = ModelMonitor(self._recorder, list(settings.stats), _main_memory_is_device)
+        self._is_open = True
         optimizers = _listed(optimizer)
         self._metrics = metrics if optimizers else ()
         chunks = _listed(model)
         self._chunks: list[tuple[str, weakref.ref[torch.nn.Module]]] = []
-        self._before = _Hook(self._native.before_forward)
-        self._after = _Hook(self._native.after_forward)
+        self._hooks = _ForwardHooks(self._native.before_forward, self._native.after_forward)
         for index, chunk in enumerate(chunks):
             prefix = f"{index}." if isinstance(model, (list, tuple)) else ""
             self._chunks.append((prefix, weakref.ref(chunk)))
@@ -135,15 +174,12 @@ class Monitor:
             identifier = self._native.add_module(module, name, not path)
             self._modules[f"{prefix}{path}"] = identifier
             try:
-                self._handles.append(module.register_forward_pre_hook(self._before, with_kwargs=True))
-                self._handles.append(
-                    module.register_forward_hook(self._after, prepend=True, with_kwargs=True, always_call=True)
-                )
+                self._hooks.add(module)
                 for label, parameter in own:
                     # A tied one is recorded by its first name.
                     full_name = paths.pop(id(parameter), "") if "grad_unreduced" in self._metrics else ""
                     self._native.add_parameter(module, label, parameter, full_name)
-            except Exception as error:  # such as a ScriptModule
+            except Exception as error:  # some modules are no Python
                 self._native.set_unwatched(identifier, f"it takes no hooks: {error}")
 
     def _watch_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
@@ -216,6 +252,7 @@ class Monitor:
         self._submit_unended_step()
         self._is_open = False
         with self._guarded("removing hooks"):
+            self._hooks.remove()
             for handle in self._handles:
                 handle.remove()
             self._handles.clear()
