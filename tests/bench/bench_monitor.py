@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import random
 import statistics
 import subprocess
 import sys
@@ -161,9 +162,10 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as directory:
         sides = {name: Side(name, Path(directory), arguments.threads) for name in SIDES}
         results: dict[str, list[tuple[float, float, float, float]]] = {name: [] for name in SIDES}
+        order = random.Random(1)  # whoever comes after another finds its caches as that one left them
         for _ in range(WARM_UP_STEPS + arguments.steps):
-            for name, side in sides.items():
-                results[name].append(side.step())
+            for name in order.sample(SIDES, len(SIDES)):
+                results[name].append(sides[name].step())
         written = {name: side.end() for name, side in sides.items()}
     if [row[1] for row in results["monitor"]] != [row[1] for row in results["plain"]]:
         raise RuntimeError("the losses with trendprobe.Monitor are not those of the plain training")
