@@ -91,9 +91,10 @@ void train(const std::string& directory, std::int64_t steps) {
   for (const torch::Tensor& parameter : norm->parameters()) parameters.push_back(parameter);
   torch::optim::AdamW optimizer(parameters, torch::optim::AdamWOptions(1e-2));
 
+  const torch::Tensor batch = torch::randn({kBatch, kWidth});
+  const torch::Tensor wanted = batch.square().mean(1, /*keepdim=*/true);
   for (std::int64_t step = 0; step < steps; ++step) {
-    torch::Tensor x = torch::randn({kBatch, kWidth});
-    const torch::Tensor wanted = x.square().sum(1, /*keepdim=*/true);
+    torch::Tensor x = batch;
     monitor->begin_call(net, {}, /*is_training=*/true);
     for (Watched& layer : layers) x = layer(x);
     monitor->end_call(net, {}, {});

@@ -1,4 +1,4 @@
-"""Records a training without msProbe: what its L0 dump records of the modules, what its TrainerMon does of parameters."""
+"""Records a training without msProbe: modules as its L0 dump does, parameters as its TrainerMon does."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch.utils.hooks import RemovableHandle
@@ -77,7 +77,7 @@ class _ForwardHooks:
         module._forward_pre_hooks[self._number] = self._before
         module._forward_pre_hooks_with_kwargs[self._number] = True
         module._forward_hooks[self._number] = self._after
-        module._forward_hooks.move_to_end(self._number, last=False)
+        cast("OrderedDict[int, Any]", module._forward_hooks).move_to_end(self._number, last=False)
         module._forward_hooks_with_kwargs[self._number] = True
         module._forward_hooks_always_called[self._number] = True
         self._modules.append(weakref.ref(module))
@@ -112,9 +112,9 @@ class Monitor:
 
     ``model`` is a module or a list of model chunks, as they are called: after DistributedDataParallel or fully_shard,
     before or after torch.compile. ``optimizer`` may be left out, or be a list of several. ``config`` has the keys of
-    msProbe's block ``trend_db`` that concern the recording (on_full, durability, stats, queue_mb), and ``metrics``: those
-    of OPTIMIZER_METRICS that are wanted, all by default. ``first_step`` is the number of the first training step, for a
-    job that goes on from a checkpoint.
+    msProbe's block ``trend_db`` that concern the recording (on_full, durability, stats, queue_mb), and ``metrics``:
+    those of OPTIMIZER_METRICS that are wanted, all by default. ``first_step`` is the number of the first training step,
+    for a job that goes on from a checkpoint.
 
     Raises TrendSettingsError for a wrong ``config``. Nothing else ever raises into the training.
     """

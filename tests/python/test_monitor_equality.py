@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 pytest.importorskip("torch")
-from trend_rows import assert_same, rows  # noqa: E402
+from trend_rows import assert_same, rows
 
 TRAINING = Path(__file__).with_name("monitor_training.py")
 # msProbe's full backward hooks change the order in which gradients are added.

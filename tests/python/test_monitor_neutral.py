@@ -78,9 +78,7 @@ class Transformer(nn.Module):
             if self.reentrant is None:
                 x = layer(x, scale=scale)
             else:
-                x = checkpoint(
-                    lambda x, layer=layer: layer(x, scale=scale), x, use_reentrant=self.reentrant
-                )
+                x = checkpoint(lambda x, layer=layer: layer(x, scale=scale), x, use_reentrant=self.reentrant)
         return self.head(x)
 
 
@@ -207,9 +205,7 @@ def _train_distributed(rank: int, directory: str, how: str) -> None:
         return torch.randint(11, (3, 6))
 
     path = Path(directory)
-    results = [
-        train(Transformer, draw, watch, path, seed=3, micro_batches=1, wrap=wrap) for watch in (Monitor, None)
-    ]
+    results = [train(Transformer, draw, watch, path, seed=3, micro_batches=1, wrap=wrap) for watch in (Monitor, None)]
     assert_identical(*results)
 
 

@@ -194,9 +194,7 @@ def test_the_gradient_of_an_input_is_what_the_module_adds(tmp_path: Path, merged
     assert (0, "backward", "Module.branches.unused.Linear.output.0", 0) not in found
 
 
-def test_a_gradient_that_misses_a_part_is_recorded_at_the_step(
-    tmp_path: Path, merged: Callable[..., Records]
-) -> None:
+def test_a_gradient_that_misses_a_part_is_recorded_at_the_step(tmp_path: Path, merged: Callable[..., Records]) -> None:
     """One of two results is not used: what consumes the input for it never runs backward."""
 
     class Two(nn.Module):

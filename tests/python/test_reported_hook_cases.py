@@ -51,7 +51,9 @@ def train(model: nn.Module, batch: Any, path: Path, steps: int = 1, **options: A
 
 
 def in_place_net() -> nn.Module:
-    return nn.Sequential(nn.Linear(4, 8), nn.ReLU(inplace=True), nn.Linear(8, 8), nn.ReLU(inplace=True), nn.Linear(8, 2))
+    return nn.Sequential(
+        nn.Linear(4, 8), nn.ReLU(inplace=True), nn.Linear(8, 8), nn.ReLU(inplace=True), nn.Linear(8, 2)
+    )
 
 
 def test_h1_in_place_activations_train(tmp_path: Path, merged: Merge) -> None:
@@ -194,9 +196,7 @@ def test_h6_gradients_of_sharded_parameters(tmp_path: Path, trendprobe: Callable
     assert {key[5] for key in monitored} == {"grad_unreduced", "grad_reduced", "param_origin", "param_updated"}
 
 
-def test_h8_modules_compiled_before_are_named(
-    tmp_path: Path, merged: Merge, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_h8_modules_compiled_before_are_named(tmp_path: Path, merged: Merge, caplog: pytest.LogCaptureFixture) -> None:
     model = nn.Sequential(nn.Linear(4, 4), nn.Sequential(nn.Linear(4, 4), nn.Tanh()), nn.Linear(4, 2))
     model[1].compile(backend="eager")
     with caplog.at_level(logging.WARNING, logger="trendprobe"):
