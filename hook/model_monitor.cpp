@@ -26,7 +26,11 @@ using torch::autograd::Edge;
 using torch::autograd::Node;
 using torch::autograd::variable_list;
 
+// A step that is never ended must not fill the memory: this is 100 MB or more.
+constexpr std::size_t kMaxTensors = std::size_t{1} << 21;
+
 std::atomic<int> fork_count{0};
+std::atomic<std::uint64_t> monitor_count{0};
 
 // A lock that another thread held when the process was forked stays locked in the child.
 int forks_so_far() {
@@ -109,7 +113,7 @@ struct ModelMonitor::Frame {
     Edge edge;
     std::uint32_t position;  // among the arguments that require gradients
   };
-  const ModelMonitor* monitor = nullptr;
+  std::uint64_t monitor = 0;  // its number: another may get its address
   ModuleId module = 0;
   std::uint32_t call = 0;
   bool is_recorded = false;
@@ -316,7 +320,8 @@ struct InputHook final : torch::autograd::FunctionPostHook {
 }  // namespace
 
 ModelMonitor::ModelMonitor(std::shared_ptr<RecordSink> sink, Options options)
-    : sink_(std::move(sink)),
+    : number_(++monitor_count),
+      sink_(std::move(sink)),
       options_(std::move(options)),
       also_(options_.statistics.contains(DumpStatistic::kStd) ? MeasureAlso::kStandardDeviation
                                                               : MeasureAlso::kNothing),
@@ -351,8 +356,16 @@ std::vector<ModelMonitor::Frame>& ModelMonitor::frames() {
 const ModelMonitor::Frame* ModelMonitor::innermost() const {
   const std::vector<Frame>& all = frames();
   const auto found = std::find_if(all.rbegin(), all.rend(),
-                                  [this](const Frame& frame) { return frame.monitor == this; });
+                                  [this](const Frame& frame) { return frame.monitor == number_; });
   return found == all.rend() ? nullptr : &*found;
+}
+
+// An exception that is no Exception (KeyboardInterrupt) leaves calls without a notice.
+void ModelMonitor::forget_frames() const {
+  std::vector<Frame>& all = frames();
+  all.erase(std::remove_if(all.begin(), all.end(),
+                           [this](const Frame& frame) { return frame.monitor == number_; }),
+            all.end());
 }
 
 void ModelMonitor::report(const char* what) noexcept {
@@ -482,19 +495,28 @@ void ModelMonitor::begin_call(ModuleId module, std::span<const Tensor> arguments
   Guard guard(*this);
   guard.run([&] {
     Frame frame;
-    frame.monitor = this;
+    frame.monitor = number_;
     frame.module = module;
     const bool with_gradients = at::GradMode::is_enabled();
+    frame.is_recompute = in_backward();
     bool is_root = false;
+    {
+      const std::lock_guard lock(mutex_);
+      is_root = modules_.at(module)->is_root;
+    }
+    // Without the mutex: what a graph holds may want Python's lock when it is freed.
+    if (is_root && !frame.is_recompute) forget_frames();
     {
       const Frame* parent = innermost();
       const std::lock_guard lock(mutex_);
-      Module& called = *modules_.at(module);
-      is_root = called.is_root;
-      frame.is_recompute = in_backward();
+      Module& called = *modules_[module];
       frame.is_recorded = parent != nullptr
                               ? parent->is_recorded
                               : frame.is_recompute || with_gradients || (is_training && !is_root);
+      if (frame.is_recorded && parent == nullptr && builder_.tensor_count() > kMaxTensors) {
+        is_full_ = true;
+        frame.is_recorded = false;
+      }
       if (frame.is_recorded) {
         called.has_run = true;
         frame.call = called.calls++;
@@ -538,14 +560,14 @@ void ModelMonitor::end_call(ModuleId module, std::span<const Tensor> results,
   guard.run([&] {
     std::vector<Frame>& all = frames();
     const auto found = std::find_if(all.rbegin(), all.rend(), [&](const Frame& frame) {
-      return frame.monitor == this && frame.module == module;
+      return frame.monitor == number_ && frame.module == module;
     });
     if (found == all.rend()) return;
     const Frame frame = std::move(*found);
     // With those inside it that were left without notice.
     const auto first = std::prev(found.base());
     all.erase(std::remove_if(first, all.end(),
-                             [this](const Frame& other) { return other.monitor == this; }),
+                             [this](const Frame& other) { return other.monitor == number_; }),
               all.end());
     if (!frame.is_recorded || (!has_result && !frame.is_recompute)) return;
     {
@@ -706,6 +728,11 @@ bool ModelMonitor::step(std::int64_t training_step, bool complete) noexcept {
   {
     Guard guard(*this);
     guard.run([&] {
+      forget_frames();
+      if (is_full_.exchange(false)) {
+        complete = false;
+        report("so much was recorded since the last step() that the rest was left out");
+      }
       std::vector<std::shared_ptr<BackwardCall>> waiting;
       {
         const std::lock_guard lock(mutex_);
@@ -771,8 +798,9 @@ bool ModelMonitor::step(std::int64_t training_step, bool complete) noexcept {
 void ModelMonitor::close() noexcept {
   if (!is_active()) return;
   closed_ = true;
+  std::vector<std::shared_ptr<BackwardCall>> waiting;
   const std::lock_guard lock(mutex_);
-  waiting_.clear();
+  waiting.swap(waiting_);
   monitor_rows_.clear();
 }
 

@@ -112,7 +112,8 @@ class ModelMonitor : public std::enable_shared_from_this<ModelMonitor> {
   /// Measures a tensor for a monitor record of this step.
   void add_monitor_row(std::string_view metric, std::string_view name,
                        const at::Tensor& tensor) noexcept;
-  /// Ends the training step and hands it over. False if the recorder dropped it.
+  /// Ends the training step and hands it over. False if the recorder dropped it. Without it
+  /// recording stops after some two million tensors, and take_error() says so.
   bool step(std::int64_t training_step, bool complete = true) noexcept;
   /// Forgets what was not handed over; nothing is recorded from now on.
   void close() noexcept;
@@ -159,6 +160,7 @@ class ModelMonitor : public std::enable_shared_from_this<ModelMonitor> {
 
   static std::vector<Frame>& frames();
   const Frame* innermost() const;
+  void forget_frames() const;
   bool is_active() const noexcept;
   std::string_view call_name(const Module& module, std::string_view direction,
                              std::vector<std::string_view>& names, std::uint32_t call);
@@ -173,6 +175,7 @@ class ModelMonitor : public std::enable_shared_from_this<ModelMonitor> {
               Rows& rows);
   void watch_gradients(const Frame& frame, std::span<const Tensor> results);
 
+  const std::uint64_t number_;
   const std::shared_ptr<RecordSink> sink_;
   const Options options_;
   const MeasureAlso also_;
@@ -196,6 +199,7 @@ class ModelMonitor : public std::enable_shared_from_this<ModelMonitor> {
   std::string_view latest_backward_;
   std::set<std::string, std::less<>> switched_off_;
   std::atomic<bool> any_switched_off_{false};
+  std::atomic<bool> is_full_{false};
   Cost last_cost_;
   Cost total_cost_;
   std::string error_;

@@ -396,3 +396,48 @@ def test_an_error_of_ours_is_logged_once(tmp_path: Path, caplog: pytest.LogCaptu
             model(torch.randn(2, 3)).sum().backward()
             monitor.step()
     assert caplog.text.count("no name") == 1
+
+
+def test_an_interrupted_call_leaves_the_next_step_right(tmp_path: Path, merged: Callable[..., Records]) -> None:
+    class Interrupts(nn.Module):
+        interrupts = True
+
+        def forward(self, x: Tensor) -> Tensor:
+            if self.interrupts:
+                raise KeyboardInterrupt
+            return x
+
+    last = Interrupts()
+    model = nn.Sequential(nn.Linear(3, 3), last)
+    with Monitor(model, path=str(tmp_path)) as monitor:
+        with pytest.raises(KeyboardInterrupt):
+            model(torch.randn(2, 3))
+        last.interrupts = False
+        with torch.no_grad():
+            model(torch.randn(2, 3))  # still no training, although a call seems to be under way
+        model(torch.randn(2, 3)).sum().backward()
+        monitor.step()
+    found = merged(tmp_path)
+    outputs = {key[0] for key in found if key[1:3] == ("forward", "Module.1.Interrupts.output.0")}
+    assert outputs == {1}
+
+
+def test_compiled_backward_passes_leave_the_training_alone(tmp_path: Path) -> None:
+    from torch._dynamo import compiled_autograd
+
+    def gradients(watched: bool) -> list[Tensor]:
+        torch._dynamo.reset()
+        torch.manual_seed(0)
+        model = Net()
+        monitor = Monitor(model, path=str(tmp_path)) if watched else None
+        batch = torch.randn(5, 3)
+        with compiled_autograd._enable(torch.compile(backend="eager")):
+            for _ in range(2):
+                model(batch).sum().backward()
+                if monitor:
+                    monitor.step()
+        if monitor:
+            monitor.close()
+        return [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
+
+    assert all(torch.equal(a, b) for a, b in zip(gradients(True), gradients(False)))
