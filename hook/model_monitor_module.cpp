@@ -174,7 +174,7 @@ std::int64_t elements_of(const std::vector<ModelMonitor::Tensor>& tensors) {
 }
 
 /// What Python's hooks call. Under Python's lock, which guards its own members.
-class PyModelMonitor : public std::enable_shared_from_this<PyModelMonitor> {
+class PyModelMonitor {
  public:
   PyModelMonitor(const py::object& recorder, const std::vector<std::string>& statistics,
                  bool main_memory_is_device) {
@@ -290,7 +290,11 @@ class PyModelMonitor : public std::enable_shared_from_this<PyModelMonitor> {
     return monitor_->step(training_step, complete);
   }
 
+  /// What to register on parameters; it calls after_accumulation(). Kept until close().
+  void set_accumulation_hook(py::object hook) { accumulation_hook_ = std::move(hook); }
+
   void close() {
+    accumulation_hook_ = py::none();
     for (const py::object& handle : handles_) {
       try {
         handle.attr("remove")();
@@ -381,8 +385,7 @@ class PyModelMonitor : public std::enable_shared_from_this<PyModelMonitor> {
       owners.push_back(owner);
       return;
     }
-    const py::object hook = py::cast(shared_from_this()).attr("after_accumulation");
-    handles_.push_back(parameter.attr("register_post_accumulate_grad_hook")(hook));
+    handles_.push_back(parameter.attr("register_post_accumulate_grad_hook")(accumulation_hook_));
     watched_.emplace(
         tensor.unsafeGetTensorImpl(),
         Watched{c10::weak_intrusive_ptr<at::TensorImpl>(tensor.getIntrusivePtr()), {owner}});
@@ -398,6 +401,7 @@ class PyModelMonitor : public std::enable_shared_from_this<PyModelMonitor> {
   std::unordered_map<PyObject*, Module> modules_;  // borrowed: a module holds its hooks, not we it
   std::unordered_map<at::TensorImpl*, Watched> watched_;
   std::vector<py::object> handles_;
+  py::object accumulation_hook_ = py::none();
 };
 
 py::tuple to_tuple(const ModelMonitor::Cost& cost) {
@@ -407,13 +411,14 @@ py::tuple to_tuple(const ModelMonitor::Cost& cost) {
 }  // namespace
 
 void define_model_monitor(py::module_& module) {
-  py::class_<PyModelMonitor, std::shared_ptr<PyModelMonitor>>(module, "ModelMonitor")
+  py::class_<PyModelMonitor>(module, "ModelMonitor")
       .def(py::init<const py::object&, const std::vector<std::string>&, bool>(),
            py::arg("recorder"), py::arg("statistics"), py::arg("main_memory_is_device") = false)
       .def("add_module", &PyModelMonitor::add_module, py::arg("module"), py::arg("name"),
            py::arg("is_root"))
       .def("add_parameter", &PyModelMonitor::add_parameter, py::arg("module"), py::arg("name"),
            py::arg("parameter"), py::arg("path"))
+      .def("set_accumulation_hook", &PyModelMonitor::set_accumulation_hook)
       .def("set_unwatched",
            [](PyModelMonitor& self, std::uint32_t id, std::string reason) {
              self.monitor().set_unwatched(id, std::move(reason));

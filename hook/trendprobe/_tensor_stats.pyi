@@ -143,6 +143,8 @@ class ModelMonitor:
 
         `path` is its name in the model where it is to be recorded as grad_unreduced, or empty.
         """
+    def set_accumulation_hook(self, hook: Callable[[torch.Tensor], None], /) -> None:
+        """Sets what is registered on parameters, before `add_parameter`; it calls `after_accumulation`."""
     def set_unwatched(self, module: int, reason: str) -> None:
         """Says why no call of a module is seen."""
     def before_forward(self, module: torch.nn.Module, arguments: object, named: object, /) -> None:

@@ -42,9 +42,9 @@ class Cost:
 
 
 class _Hook:
-    """A forward hook that torch.compile traces to nothing, and that a copy or a pickle of the model loses.
+    """A hook that torch.compile traces to nothing, and that a copy or a pickle of the model loses.
 
-    One for all modules: torch.compile guards on what it is.
+    One for all modules, or parameters: torch.compile guards on what it is.
     """
 
     def __init__(self, run: Callable[..., None]) -> None:
@@ -150,6 +150,7 @@ class Monitor:
         self._metrics = metrics if optimizers else ()
         chunks = _listed(model)
         self._chunks: list[tuple[str, weakref.ref[torch.nn.Module]]] = []
+        self._native.set_accumulation_hook(_Hook(self._native.after_accumulation))
         self._hooks = _ForwardHooks(self._native.before_forward, self._native.after_forward)
         for index, chunk in enumerate(chunks):
             prefix = f"{index}." if isinstance(model, (list, tuple)) else ""

@@ -1,6 +1,6 @@
-"""Trains one of a few small models, watched by msProbe's PrecisionDebugger or by trendprobe.Monitor.
+"""Trains one of a few small models, watched by msProbe's PrecisionDebugger or TrainerMon, or by trendprobe.Monitor.
 
-python monitor_training.py {msprobe,monitor} MODEL DIRECTORY STEPS MICRO_BATCHES
+python monitor_training.py {msprobe,trainermon,monitor} MODEL DIRECTORY STEPS MICRO_BATCHES
 """
 
 from __future__ import annotations
@@ -150,7 +150,18 @@ class Moe(nn.Module):
         return torch.randn(5, 6)
 
 
-MODELS: dict[str, Callable[[], Any]] = {"gpt": Gpt, "cnn": Cnn, "moe": Moe}
+class Mlp(nn.Sequential):
+    """For the optimizer's metrics; the gradients of no input are wanted."""
+
+    def __init__(self) -> None:
+        super().__init__(nn.Linear(6, 8), nn.GELU(), nn.LayerNorm(8), nn.Linear(8, 2))
+
+    @staticmethod
+    def draw() -> Tensor:
+        return torch.randn(5, 6)
+
+
+MODELS: dict[str, Callable[[], Any]] = {"gpt": Gpt, "cnn": Cnn, "moe": Moe, "mlp": Mlp}
 
 
 def main() -> None:
@@ -158,7 +169,9 @@ def main() -> None:
     torch.set_num_threads(1)
     torch.manual_seed(5)
     model = MODELS[name]()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    # Adam would make much of small differences: it is for what is the same bit for bit.
+    optimizer_class = torch.optim.Adam if name == "mlp" else torch.optim.SGD
+    optimizer = optimizer_class(model.parameters(), lr=0.01)
     root = Path(directory)
     debugger = monitor = None
     if how == "msprobe":
@@ -174,6 +187,21 @@ def main() -> None:
         }
         (root / "config.json").write_text(json.dumps(config))
         debugger = PrecisionDebugger(config_path=str(root / "config.json"))
+    elif how == "trainermon":
+        from msprobe.pytorch import TrainerMon
+
+        config = {
+            "targets": {},
+            "format": "csv",
+            "ops": ["norm", "max", "min", "mean"],
+            "ndigits": 12,
+            "wg_distribution": True,
+            "mv_distribution": True,
+            "param_distribution": True,
+        }
+        (root / "config.json").write_text(json.dumps(config))
+        trainer_mon = TrainerMon(str(root / "config.json"), params_have_main_grad=False)
+        trainer_mon.set_monitor(model, optimizer, grad_acc_steps=int(micro_batches))
     else:
         from trendprobe import Monitor
 

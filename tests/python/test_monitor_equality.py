@@ -1,5 +1,6 @@
-"""trendprobe.Monitor against msProbe's own L0 dump of the same training: the same targets, the same values."""
+"""trendprobe.Monitor against msProbe of the same training, its L0 dump and TrainerMon: the same targets and values."""
 
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -18,34 +19,44 @@ ACCURACY = 1e-5
 SHARED_BY_INPUT_AND_OUTPUT = "Module.mixture.router.Router.input.0"
 
 
-def train(how: str, model: str, directory: Path, steps: int, micro_batches: int) -> None:
-    directory.mkdir()
-    result = subprocess.run(
-        [sys.executable, TRAINING, how, model, directory, str(steps), str(micro_batches)],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert result.returncode == 0, result.stderr
+def merged(runs: list[tuple[str, Path]], model: str, micro_batches: int, trendprobe: Callable) -> list[dict]:
+    """Trains the model, all runs at the same time; the records of each, as (dump, monitor)."""
+    processes = []
+    for how, directory in runs:
+        directory.mkdir()
+        command = [sys.executable, TRAINING, how, model, directory, "2", str(micro_batches)]
+        environment = {**os.environ, "MONITOR_OUTPUT_DIR": str(directory / "monitor"), "OMP_NUM_THREADS": "1"}
+        processes.append(subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True))
+    results = []
+    for process, (how, directory) in zip(processes, runs):
+        error = process.communicate(timeout=300)[1]
+        assert process.returncode == 0, error
+        data = {"msprobe": "dump", "trainermon": "monitor", "monitor": "trend"}[how]
+        trendprobe("merge", "--data", directory / data, "--db", directory / "db")
+        kinds = [directory / f"db/{kind}_data.trend.db" for kind in ("dump", "monitor")]
+        results.append([rows(path) if path.exists() else {} for path in kinds])
+    return results
 
 
-@pytest.mark.parametrize("micro_batches", [1, 2])
-@pytest.mark.parametrize("model", ["gpt", "cnn", "moe"])
+@pytest.mark.parametrize(("model", "micro_batches"), [("gpt", 1), ("gpt", 2), ("cnn", 2), ("moe", 1)])
 def test_same_targets_and_values(model: str, micro_batches: int, tmp_path: Path, trendprobe: Callable) -> None:
     pytest.importorskip("msprobe")
-    databases = []
-    for how in ("msprobe", "monitor"):
-        run = tmp_path / how
-        train(how, model, run, 2, micro_batches)
-        trendprobe("merge", "--data", run / ("dump" if how == "msprobe" else "trend"), "--db", run / "db")
-        databases.append(rows(run / "db/dump_data.trend.db"))
-    theirs, ours = databases
+    runs = [("msprobe", tmp_path / "msprobe"), ("monitor", tmp_path / "ours")]
+    (theirs, _), (ours, _) = merged(runs, model, micro_batches, trendprobe)
     assert len(theirs) > 100
     theirs = {_without_known_fault(key): row for key, row in theirs.items()}
     for key in [key for key in ours if key[2] == SHARED_BY_INPUT_AND_OUTPUT and key[5] == "backward"]:
         assert theirs.pop(key).keys() == ours.pop(key).keys()
     assert_same(ours, theirs, ACCURACY)
+
+
+def test_same_metrics_of_the_optimizer(tmp_path: Path, trendprobe: Callable) -> None:
+    pytest.importorskip("msprobe")
+    runs = [("trainermon", tmp_path / "trainermon"), ("monitor", tmp_path / "ours")]
+    (_, theirs), (_, ours) = merged(runs, "mlp", 2, trendprobe)
+    metrics = {key[5] for key in theirs}
+    assert metrics == {"grad_unreduced", "grad_reduced", "exp_avg", "exp_avg_sq", "param_origin", "param_updated"}
+    assert_same(ours, theirs)
 
 
 def _without_known_fault(key: tuple[object, ...]) -> tuple[object, ...]:
