@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import inspect
 import logging
 import weakref
 from collections import OrderedDict
@@ -155,10 +156,12 @@ class Monitor:
         for index, chunk in enumerate(chunks):
             prefix = f"{index}." if isinstance(model, (list, tuple)) else ""
             self._chunks.append((prefix, weakref.ref(chunk)))
-            self._watch(chunk, prefix)
+            with self._guarded("adding hooks"):
+                self._watch(chunk, prefix)
         for each in optimizers:
             self._watch_optimizer(each)
-        self._mark_compiled(warn=True)
+        with self._guarded("looking for compiled modules"):
+            self._mark_compiled(warn=True)
         before_exit(self._submit_unended_step)
 
     # Hooks
@@ -351,7 +354,8 @@ class Monitor:
 
 def _is_container(module: torch.nn.Module) -> bool:
     """It is never called: ModuleList and the like."""
-    return type(module).forward is torch.nn.Module.forward
+    # A ScriptModule has no such attribute that could be asked for.
+    return inspect.getattr_static(type(module), "forward", None) is torch.nn.Module.forward
 
 
 def _compiled_paths(model: torch.nn.Module) -> Iterator[str]:

@@ -441,3 +441,68 @@ def test_compiled_backward_passes_leave_the_training_alone(tmp_path: Path) -> No
         return [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
 
     assert all(torch.equal(a, b) for a, b in zip(gradients(True), gradients(False)))
+
+
+def _script(model: nn.Module, x: Tensor) -> Any:
+    return model(x).sum().backward()
+
+
+def _trace(model: nn.Module, x: Tensor) -> Any:
+    return torch.jit.trace(model, x)(x).sum().backward()
+
+
+def _symbolic_trace(model: nn.Module, x: Tensor) -> Any:
+    return torch.fx.symbolic_trace(model)
+
+
+def _export(model: nn.Module, x: Tensor) -> Any:
+    return torch.export.export(model, (x,))
+
+
+def _transforms(model: nn.Module, x: Tensor) -> Any:
+    from torch.func import functional_call, grad, vmap
+
+    parameters = {name: value.detach() for name, value in model.named_parameters()}
+    gradient = grad(lambda parameters, x: functional_call(model, parameters, (x,)).sum())
+    return gradient(parameters, x), vmap(gradient, in_dims=(None, 0))(parameters, x)
+
+
+def _second_order(model: nn.Module, x: Tensor) -> Any:
+    x.requires_grad_()
+    (first,) = torch.autograd.grad(model(x).sum(), x, create_graph=True)
+    return first.square().sum().backward()
+
+
+def _twice(model: nn.Module, x: Tensor) -> Any:
+    loss = model(x).sum()
+    loss.backward(retain_graph=True)
+    return loss.backward()
+
+
+def _fake(model: nn.Module, x: Tensor) -> Any:
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        return model(x)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    "use",
+    [_script, _trace, _symbolic_trace, _export, _transforms, _second_order, _twice, _fake],
+    ids=lambda f: f.__name__,
+)
+def test_unusual_callers(use: Callable[[nn.Module, Tensor], Any], tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model: Any = Net()
+    if use is _script:
+        model = nn.Sequential(nn.Linear(3, 3), torch.jit.script(model))
+    x = torch.randn(2, 3)
+    with Monitor(model, path=str(tmp_path)) as monitor:
+        use(model, x)
+        monitor.step()
+        assert monitor._native.take_error() == ""
+        monitor._native.step(1, True)
+        model(x.detach()).sum().backward()
+        monitor.step()
+        assert monitor.cost().tensors >= 15
