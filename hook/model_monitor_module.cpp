@@ -275,11 +275,11 @@ class PyModelMonitor {
   void add_monitor_rows(const std::string& metric,
                         const std::vector<std::pair<std::string, py::object>>& tensors) noexcept {
     guarded([&] {
-      for (const auto& [name, object] : tensors) {
-        if (!is_tensor(object.ptr())) continue;
-        const at::Tensor tensor = THPVariable_Unpack(object.ptr());
+      for (const auto& named : tensors) {
+        if (!is_tensor(named.second.ptr())) continue;
+        const at::Tensor tensor = THPVariable_Unpack(named.second.ptr());
         unlocked(tensor.layout() == at::kStrided ? tensor.numel() : 0,
-                 [&] { monitor_->add_monitor_row(metric, name, tensor); });
+                 [&] { monitor_->add_monitor_row(metric, named.first, tensor); });
       }
     });
   }
