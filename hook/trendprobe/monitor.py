@@ -22,7 +22,7 @@ from trendprobe.settings import TrendSettingsError, parse_settings
 logger = logging.getLogger("trendprobe")
 
 OPTIMIZER_METRICS = ("grad_unreduced", "grad_reduced", "exp_avg", "exp_avg_sq", "param_origin", "param_updated")
-_KEYS = ("on_full", "durability", "stats", "queue_mb")
+_KEYS = ("on_full", "durability", "stats", "queue_mb", "rotate_mb")
 _SOURCE = "config of trendprobe.Monitor"
 
 
@@ -112,8 +112,8 @@ class Monitor:
                 monitor.step()
 
     ``model`` is a module or a list of model chunks, as they are called: after DistributedDataParallel or fully_shard,
-    before or after torch.compile. ``optimizer`` may be left out, or be a list of several. ``config`` has the keys of
-    msProbe's block ``trend_db`` that concern the recording (on_full, durability, stats, queue_mb), and ``metrics``:
+    before or after torch.compile. ``optimizer`` may be left out, or be a list of several. ``config`` has those keys of
+    the block ``trend_db`` that concern the recording (on_full, durability, stats, queue_mb, rotate_mb), and ``metrics``:
     those of OPTIMIZER_METRICS that are wanted, all by default. ``first_step`` is the number of the first training step,
     for a job that goes on from a checkpoint.
 
