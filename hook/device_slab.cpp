@@ -76,6 +76,7 @@ struct DeviceRows::Group {
   std::optional<c10::Event> copied;
 };
 
+DeviceRows::DeviceRows() = default;
 DeviceRows::DeviceRows(std::vector<Group> groups) : groups_(std::move(groups)) {}
 DeviceRows::~DeviceRows() = default;
 

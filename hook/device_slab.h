@@ -34,6 +34,8 @@ class DeviceRows {
  public:
   struct Group;
 
+  /// No rows: every pending value becomes missing.
+  DeviceRows();
   explicit DeviceRows(std::vector<Group> groups);
   DeviceRows(const DeviceRows&) = delete;
   DeviceRows& operator=(const DeviceRows&) = delete;

@@ -25,6 +25,9 @@ struct MonitorBlock {
   std::vector<Row> rows;
   /// rows.size() × metric.statistics.size(), row after row.
   std::vector<double> values;
+  /// Fills in the values that were not there when the block was handed over, as ResolveDumpStep
+  /// does; may be empty.
+  std::function<void(std::vector<double>&)> resolve = {};
 };
 
 /// Fills in statistics that were not there when the step was handed over: those that a device was

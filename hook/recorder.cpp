@@ -245,11 +245,12 @@ class Recorder::Worker {
     });
   }
 
-  void add_monitor(const MonitorBlock& block) noexcept {
+  void add_monitor(MonitorBlock& block) noexcept {
     if (!pending_.empty() && pending_.front().training_step != block.training_step) {
       commit_monitor();
     }
     guarded({RecordKind::kMonitor, block.training_step}, block.rows.size(), [&] {
+      if (block.resolve) std::exchange(block.resolve, {})(block.values);
       const std::uint32_t index = intern_metric(monitor_metrics_, block.metric);
       const std::size_t width = block.metric.statistics.size();
       for (std::size_t i = 0; i < block.rows.size(); ++i) {

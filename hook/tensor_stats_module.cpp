@@ -11,6 +11,7 @@
 
 #include "hook/device_slab_module.h"
 #include "hook/dump_collector.h"
+#include "hook/model_monitor_module.h"
 #include "hook/near_zeros_module.h"
 #include "hook/torch_tensor_stats.h"
 
@@ -157,6 +158,7 @@ bool define_classes(PyObject* module) {
     auto target = pybind11::reinterpret_borrow<pybind11::module_>(module);
     define_device_slab(target);
     define_dump_collector(target);
+    define_model_monitor(target);
     define_near_zeros(target);
     return true;
   } catch (pybind11::error_already_set& error) {

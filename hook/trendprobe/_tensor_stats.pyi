@@ -134,3 +134,47 @@ class DumpCollector:
 
     def submit(self, training_step: int, *, complete: bool) -> bool:
         """Hand the step to the recorder, if anything was collected. Returns False if it was dropped."""
+
+class ModelMonitor:
+    """Records what modules take, give and pass back: hook/model_monitor.h. What follows is called by `Monitor`.
+
+    `before_forward`, `after_forward`, `after_accumulation` and `add_monitor_rows` raise nothing: see `take_error`.
+    """
+
+    def __init__(self, recorder: Recorder, statistics: Sequence[str], main_memory_is_device: bool = False) -> None:
+        """Raises ValueError for unknown statistics. `main_memory_is_device` is for tests."""
+    def add_module(self, module: torch.nn.Module, name: str, is_root: bool) -> int:
+        """Adds a module, which is not kept alive, under msProbe's name; returns its number."""
+    def add_parameter(self, module: torch.nn.Module, name: str, parameter: torch.Tensor, path: str) -> None:
+        """Adds a parameter of a module, and a hook where it gets gradients.
+
+        `path` is its name in the model where it is to be recorded as grad_unreduced, or empty.
+        """
+    def set_accumulation_hook(self, hook: Callable[[torch.Tensor], None], /) -> None:
+        """Sets what is registered on parameters, before `add_parameter`; it calls `after_accumulation`."""
+    def set_unwatched(self, module: int, reason: str) -> None:
+        """Says why no call of a module is seen."""
+    def before_forward(self, module: torch.nn.Module, arguments: object, named: object, /) -> None:
+        """A forward pre-hook with keyword arguments."""
+    def after_forward(self, module: torch.nn.Module, arguments: object, named: object, result: object, /) -> None:
+        """A forward hook with keyword arguments, always called."""
+    def after_accumulation(self, parameter: torch.Tensor, /) -> None:
+        """A post-accumulate hook of a parameter."""
+    def add_monitor_rows(self, metric: str, tensors: Sequence[tuple[str, object]], /) -> None:
+        """Measures tensors; what is none is left out."""
+    def step(self, training_step: int, complete: bool) -> bool:
+        """Hands over what was recorded; False if the recorder dropped it."""
+    def close(self) -> None:
+        """Removes the parameters' hooks, and forgets what was not handed over."""
+    def is_empty(self) -> bool:
+        """Nothing was recorded since the last step."""
+    def has_run(self, module: int) -> bool:
+        """A call of the module was recorded."""
+    def coverage(self) -> list[tuple[str, str]]:
+        """Targets without a record, and why."""
+    def last_cost(self) -> tuple[float, int]:
+        """Seconds and measured tensors of the last step."""
+    def total_cost(self) -> tuple[float, int]:
+        """Of all steps."""
+    def take_error(self) -> str:
+        """The first error, if it was not taken yet; else an empty string."""
