@@ -6,7 +6,6 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <array>
 #include <atomic>
 #include <chrono>
 #include <csignal>
@@ -399,21 +398,20 @@ TEST_F(RecorderTest, AShardRollsOverToFurtherParts) {
 
 // Its process has the same host name and number, in another container, and the same start.
 TEST_F(RecorderTest, NeverWritesToAFileThatIsThere) {
-  fs::create_directories(options().directory);
-  std::array<char, 256> host{};
-  ASSERT_EQ(::gethostname(host.data(), host.size() - 1), 0);
-  const auto now = std::chrono::duration_cast<std::chrono::nanoseconds>(
-                       std::chrono::system_clock::now().time_since_epoch())
-                       .count();
+  // Each recorder of a process starts a millisecond after the one before at least: so far ahead of
+  // the clock, the next one's start is known.
+  for (int i = 0; i < 30'000; ++i) const Recorder ahead(options());
+  Recorder before(options());
+  before.submit(dump_step(before, 0, 10), 0, true);
+  before.close();
+  const ShardInfo info = ShardReader(before.shard()).info();
   std::set<fs::path> taken;
-  for (std::int64_t ms = 0; ms < 2000; ++ms) {
-    for (std::int32_t part = 0; part < 2; ++part) {
-      const fs::path path =
-          options().directory /
-          ShardWriter::file_name({host.data(), ::getpid(), now + ms * 1'000'000, part});
-      std::ofstream(path) << "another's";
-      taken.insert(path);
-    }
+  for (std::int32_t part = 0; part < 2; ++part) {
+    const fs::path path =
+        options().directory /
+        ShardWriter::file_name({info.host, info.pid, info.started_ns + 1'000'000, part});
+    std::ofstream(path) << "another's";
+    taken.insert(path);
   }
   Recorder recorder(options());
   recorder.submit(dump_step(recorder, 0, 10), 0, true);
