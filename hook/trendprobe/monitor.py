@@ -113,7 +113,7 @@ class Monitor:
 
     ``model`` is a module or a list of model chunks, as they are called: after DistributedDataParallel or fully_shard,
     before or after torch.compile. ``optimizer`` may be left out, or be a list of several. ``config`` has those keys of
-    the block ``trend_db`` that concern the recording (on_full, durability, stats, queue_mb, rotate_mb), and ``metrics``:
+    the block ``trend_db`` that concern recording (on_full, durability, stats, queue_mb, rotate_mb), and ``metrics``:
     those of OPTIMIZER_METRICS that are wanted, all by default. ``first_step`` is the number of the first training step,
     for a job that goes on from a checkpoint.
 
