@@ -255,7 +255,7 @@ class BackwardCall : public std::enable_shared_from_this<BackwardCall> {
 
   void record(Slot& slot, const at::Tensor& gradient, std::string_view suffix) {
     ModelMonitor::Rows rows;
-    monitor_->append(name_, suffix, gradient, ModelMonitor::Of::kActivation, rows);
+    monitor_->append(name_, suffix, gradient, rows);
     const std::lock_guard lock(mutex_);
     slot.rows = std::move(rows);
   }
@@ -426,7 +426,7 @@ std::string_view ModelMonitor::numbered(std::string_view kind, std::vector<std::
 }
 
 bool ModelMonitor::measure(std::string_view entry, std::string_view suffix,
-                           const at::Tensor& tensor, Of of, std::span<double> values) {
+                           const at::Tensor& tensor, std::span<double> values) {
   if (!tensor.defined()) return false;
   std::string target;
   const auto name_target = [&] {
@@ -449,14 +449,8 @@ bool ModelMonitor::measure(std::string_view entry, std::string_view suffix,
   if (shown.is_cpu() && !options_.main_memory_is_device) {
     const at::Tensor found = measurable(shown);
     if (!found.defined()) return false;
-    std::optional<TensorStatistics> measured;
-    // A parameter's memory may be filled anew without a sign (FSDP).
-    if (of == Of::kActivation) measured = recent_.find(found);
-    if (!measured.has_value()) {
-      measured = trendprobe::measure(found, also_);
-      if (!measured.has_value()) return false;
-      if (of == Of::kActivation) recent_.keep(found, *measured);
-    }
+    const std::optional<TensorStatistics> measured = trendprobe::measure(found, also_);
+    if (!measured.has_value()) return false;
     write_dump_values(*measured, is_floating, options_.statistics, values);
     return true;
   }
@@ -475,12 +469,12 @@ bool ModelMonitor::measure(std::string_view entry, std::string_view suffix,
 }
 
 void ModelMonitor::append(std::string_view entry, std::string_view suffix, const at::Tensor& tensor,
-                          Of of, Rows& rows) {
+                          Rows& rows) {
   const std::size_t before = rows.values.size();
   rows.values.resize(before + options_.statistics.size());
   bool has_values = false;
   try {
-    has_values = measure(entry, suffix, tensor, of, std::span(rows.values).subspan(before));
+    has_values = measure(entry, suffix, tensor, std::span(rows.values).subspan(before));
     if (has_values) rows.tensors.push_back({suffix});
   } catch (...) {
     rows.values.resize(before);
@@ -535,7 +529,7 @@ void ModelMonitor::begin_call(ModuleId module, std::span<const Tensor> arguments
       Rows positional;
       Rows named;
       for (const Tensor& argument : arguments) {
-        append(frame.name, argument.suffix, argument.tensor, Of::kActivation,
+        append(frame.name, argument.suffix, argument.tensor,
                argument.is_positional ? positional : named);
       }
       const std::array sections = {positional.as(DumpSection::kInputArgs),
@@ -576,10 +570,9 @@ void ModelMonitor::end_call(ModuleId module, std::span<const Tensor> results,
     }
     Rows output;
     Rows values;
-    for (const Tensor& result : results)
-      append(frame.name, result.suffix, result.tensor, Of::kActivation, output);
+    for (const Tensor& result : results) append(frame.name, result.suffix, result.tensor, output);
     for (const Tensor& parameter : parameters) {
-      append(frame.name, parameter.suffix, parameter.tensor, Of::kParameter, values);
+      append(frame.name, parameter.suffix, parameter.tensor, values);
     }
     const std::array sections = {output.as(DumpSection::kOutput),
                                  values.as(DumpSection::kParameters)};
@@ -679,7 +672,7 @@ void ModelMonitor::add_gradient(std::span<const Owner> owners, const at::Tensor&
           unseen_call = call_name(module, ".forward.", module.forward_names, 0);
         }
       }
-      if (i == 0) has_values = measure(name, suffix, gradient, Of::kParameter, values);
+      if (i == 0) has_values = measure(name, suffix, gradient, values);
       if (has_values) {
         const std::array tensors = {DumpTensor{suffix}};
         const std::array sections = {
@@ -692,7 +685,7 @@ void ModelMonitor::add_gradient(std::span<const Owner> owners, const at::Tensor&
       }
       if (unseen_call.empty()) continue;
       Rows value;
-      append(unseen_call, value_suffix, parameter, Of::kParameter, value);
+      append(unseen_call, value_suffix, parameter, value);
       const std::lock_guard lock(mutex_);
       Rows& seen = modules_[owners[i].module]->values;
       seen.put(value);
@@ -708,7 +701,7 @@ void ModelMonitor::add_monitor_row(std::string_view metric, std::string_view nam
   Guard guard(*this);
   guard.run([&] {
     std::vector<double> values(options_.statistics.size());
-    if (!measure(metric, name, tensor, Of::kParameter, values)) return;
+    if (!measure(metric, name, tensor, values)) return;
     const std::string_view kept = intern(name);
     const std::lock_guard lock(mutex_);
     auto found =
@@ -752,7 +745,6 @@ bool ModelMonitor::step(std::int64_t training_step, bool complete) noexcept {
         monitor_rows.swap(monitor_rows_);
         MonitorRows unreduced{"grad_unreduced", {}, {}};
         latest_backward_ = {};
-        recent_.clear();
         for (const auto& module : modules_) {
           module->calls = 0;
           module->values = {};

@@ -25,7 +25,6 @@
 
 #include "hook/device_slab.h"
 #include "hook/dump_step_builder.h"
-#include "hook/recent_measurements.h"
 #include "hook/record_sink.h"
 #include "writer/dump_statistics.h"
 
@@ -166,12 +165,10 @@ class ModelMonitor : public std::enable_shared_from_this<ModelMonitor> {
                              std::vector<std::string_view>& names, std::uint32_t call);
   std::string_view numbered(std::string_view kind, std::vector<std::string_view>& names,
                             std::size_t position);
-  /// What a module computed may be known already, from the module that took or gave it before.
-  enum class Of : std::uint8_t { kActivation, kParameter };
-  bool measure(std::string_view entry, std::string_view suffix, const at::Tensor& tensor, Of of,
+  bool measure(std::string_view entry, std::string_view suffix, const at::Tensor& tensor,
                std::span<double> values);
   /// Appends the tensor, if it has values.
-  void append(std::string_view entry, std::string_view suffix, const at::Tensor& tensor, Of of,
+  void append(std::string_view entry, std::string_view suffix, const at::Tensor& tensor,
               Rows& rows);
   void watch_gradients(const Frame& frame, std::span<const Tensor> results);
 
@@ -184,7 +181,6 @@ class ModelMonitor : public std::enable_shared_from_this<ModelMonitor> {
 
   DumpStepBuilder builder_;
   DeviceSlab slab_;
-  RecentMeasurements recent_;
   std::atomic<std::int64_t> nanoseconds_{0};
   std::atomic<std::uint64_t> tensors_{0};
 

@@ -13,7 +13,7 @@ from typing import Any
 from msprobe.core.common.runtime import Runtime
 from msprobe.core.dump.data_dump.json_writer import DataWriter
 
-from trendprobe.recorders import Recording, before_exit, is_recording_process, log_warning_of, recorder_for
+from trendprobe.recorders import Recording, before_exit, log_warning_of, recorder_for
 from trendprobe.settings import TrendSettings
 
 _STEP_AND_PROCESS = re.compile(r"[/\\]step(\d+)[/\\](?:rank(\d+)|proc\d+)[/\\][^/\\]*$")
@@ -184,7 +184,7 @@ class TrendDataWriter(DataWriter, ABC):  # type: ignore[misc]
         entries, self._entries = self._entries, {}
         recomputed, self._recomputed = self._recomputed, set()
         self._measured = []
-        if not is_recording_process() or not (entries or self.has_more):
+        if not self._recording.is_in_its_process or not (entries or self.has_more):
             return
         with self._recording.guarded("handing over a step"):
             found = _STEP_AND_PROCESS.search(self.dump_file_path or "")

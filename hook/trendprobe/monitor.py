@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import inspect
 import logging
+import os
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -16,7 +17,7 @@ import torch
 from torch.utils.hooks import RemovableHandle
 
 from trendprobe._tensor_stats import ModelMonitor
-from trendprobe.recorders import before_exit, is_recording_process, log_warning_of, recorder_for
+from trendprobe.recorders import before_exit, log_warning_of, recorder_for
 from trendprobe.settings import TrendSettingsError, parse_settings
 
 logger = logging.getLogger("trendprobe")
@@ -139,6 +140,7 @@ class Monitor:
         self._training_step = first_step
         self._is_first_step = True
         self._is_open = False
+        self._pid = os.getpid()
         self._handles: list[Any] = []
         self._modules: dict[str, int] = {}
         self._names: dict[int, str] = {}  # by id of a parameter
@@ -261,7 +263,7 @@ class Monitor:
                 handle.remove()
             self._handles.clear()
             self._native.close()
-            if is_recording_process():
+            if os.getpid() == self._pid:
                 self._recorder.flush()
                 log_warning_of(self._recorder)
 
@@ -278,7 +280,7 @@ class Monitor:
             self.close()
 
     def _is_on(self) -> bool:
-        return self._is_open and is_recording_process()
+        return self._is_open and os.getpid() == self._pid  # not in a forked child
 
     def _set_rank(self) -> None:
         if torch.distributed.is_available() and torch.distributed.is_initialized():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import logging
+import multiprocessing.util
 import os
 import weakref
 from collections.abc import Callable, Iterator
@@ -15,15 +16,15 @@ from trendprobe.settings import TrendSettings
 
 logger = logging.getLogger("trendprobe")
 
-_recorders: dict[str, Recorder] = {}
-_at_exit: list[weakref.WeakMethod[Callable[[], Any]]] = []
-_pid = os.getpid()
+# Of this process: what a forked child inherited belongs to its parent.
+_recorders: dict[tuple[int, str], Recorder] = {}
+_at_exit: list[tuple[int, weakref.WeakMethod[Callable[[], Any]]]] = []
 
 
 def recorder_for(settings: TrendSettings) -> Recorder:
-    """The recorder of the settings' directory. The first settings for a directory hold."""
+    """The recorder of the settings' directory, of this process. The first settings for a directory hold."""
     directory = os.path.abspath(settings.path)
-    recorder = _recorders.get(directory)
+    recorder = _recorders.get((os.getpid(), directory))
     if recorder is None:
         recorder = Recorder(
             directory,
@@ -33,13 +34,10 @@ def recorder_for(settings: TrendSettings) -> Recorder:
             rotate_bytes=settings.rotate_mb << 20,
         )
         recorder.set_info("directory", os.getcwd())
-        _recorders[directory] = recorder
+        _recorders[os.getpid(), directory] = recorder
+        # A child forked by multiprocessing ends without atexit.
+        multiprocessing.util.Finalize(None, close_recorders, exitpriority=0)
     return recorder
-
-
-def is_recording_process() -> bool:
-    """False in a forked child, such as a data loader's worker: it must not record."""
-    return os.getpid() == _pid
 
 
 class Recording:
@@ -47,12 +45,18 @@ class Recording:
 
     def __init__(self, of_what: str) -> None:
         self._of_what = of_what
+        self._pid = os.getpid()
         self.has_failed = False
+
+    @property
+    def is_in_its_process(self) -> bool:
+        """False in a forked child, such as a data loader's worker: it must not record what its parent set up."""
+        return os.getpid() == self._pid
 
     @property
     def is_on(self) -> bool:
         """There was no error, and this is no forked child."""
-        return not self.has_failed and is_recording_process()
+        return not self.has_failed and self.is_in_its_process
 
     @contextlib.contextmanager
     def guarded(self, doing: str) -> Iterator[None]:
@@ -79,7 +83,7 @@ def before_exit(submit: Callable[[], Any]) -> None:
 
     Its object is not kept alive by this.
     """
-    _at_exit.append(weakref.WeakMethod(submit))
+    _at_exit.append((os.getpid(), weakref.WeakMethod(submit)))
 
 
 def log_warning_of(recorder: Recorder) -> None:
@@ -91,13 +95,13 @@ def log_warning_of(recorder: Recorder) -> None:
 @atexit.register
 def close_recorders() -> None:
     """Submits what is left and closes every shard of this process."""
-    if not is_recording_process():
-        return
-    for reference in _at_exit:
-        if submit := reference():
+    pid = os.getpid()
+    for submitting, reference in _at_exit:
+        if submitting == pid and (submit := reference()):
             submit()
     _at_exit.clear()
-    for recorder in _recorders.values():
-        recorder.close()
-        log_warning_of(recorder)
-    _recorders.clear()
+    for key, recorder in list(_recorders.items()):
+        if key[0] == pid:
+            recorder.close()
+            log_warning_of(recorder)
+            del _recorders[key]
