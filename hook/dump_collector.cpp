@@ -13,7 +13,6 @@
 #include <algorithm>
 #include <exception>
 #include <memory>
-#include <ranges>
 #include <span>
 #include <utility>
 #include <vector>
@@ -412,9 +411,8 @@ void DumpCollector::take_module_nodes() {
     if (static_cast<py::ssize_t>(added.size()) == size - known_module_nodes_) break;
   }
   known_module_nodes_ = size;
-  for (const py::object& key : std::ranges::reverse_view(added)) {
-    set_parent(interned(text_of(key)), nodes[key]);
-  }
+  std::reverse(added.begin(), added.end());
+  for (const py::object& key : added) set_parent(interned(text_of(key)), nodes[key]);
 }
 
 // `parent` is a name or None, or a list of that and Megatron's micro-step.

@@ -121,17 +121,21 @@ TEST_F(DumpStepBuilderTest, ANodeKeepsItsPlaceAndItsLatestParent) {
 }
 
 TEST_F(DumpStepBuilderTest, ThreadsAddToTheSameStep) {
-  constexpr int kThreads = 4;
-  constexpr int kEntries = 500;
+  constexpr std::size_t kThreads = 4;
+  constexpr std::size_t kEntries = 500;
   std::vector<std::string> names;
-  for (int i = 0; i < kThreads * kEntries; ++i) names.push_back("Tensor.add." + std::to_string(i));
+  names.reserve(kThreads * kEntries);
+  for (std::size_t i = 0; i < kThreads * kEntries; ++i)
+    names.push_back("Tensor.add." + std::to_string(i));
   std::vector<std::thread> threads;
-  for (int t = 0; t < kThreads; ++t) {
+  threads.reserve(kThreads);
+  for (std::size_t t = 0; t < kThreads; ++t) {
     threads.emplace_back([&, t] {
-      for (int i = 0; i < kEntries; ++i) {
-        const std::string& name = names[static_cast<std::size_t>(t * kEntries + i)];
-        add(name, DumpSection::kInputArgs, {tensor(".input.0", i)});
-        add(name, DumpSection::kOutput, {tensor(".output.0", -i)});
+      for (std::size_t i = 0; i < kEntries; ++i) {
+        const std::string& name = names[t * kEntries + i];
+        const auto value = static_cast<double>(i);
+        add(name, DumpSection::kInputArgs, {tensor(".input.0", value)});
+        add(name, DumpSection::kOutput, {tensor(".output.0", -value)});
       }
     });
   }
